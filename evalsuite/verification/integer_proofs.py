@@ -128,6 +128,7 @@ def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
     """What a node makes of integers. Unsigned sums and products wrap around, as executed; signed
     ones may not.
     """
+    # 1. A table, read within its entries alone: in ONNX, negative indices count from its end.
     said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if node.op_type == "Gather" and said in ({}, {"axis": 0}) and given[0].ndim == 1:
         _require(
@@ -135,6 +136,7 @@ def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
             f"node {node.name!r} reads beside its table",
         )
         return np.asarray(given[0][given[1]])
+    # 2. All else acts on integers of one type.
     kind = given[0].dtype
     _require(
         kind.kind in "iu" and all(array.dtype == kind for array in given),
@@ -152,6 +154,7 @@ def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
         case [("Add" | "Sub" | "Mul") as name, x, y]:
             function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[name]
             if kind.kind == "i":
+                # What signed overflow gives is undefined. Float64 is exact enough to exclude it.
                 near = np.abs(function(x.astype(np.float64), y.astype(np.float64))).max()
                 _require(
                     near <= min(np.iinfo(kind).max, _ROOM),
@@ -179,6 +182,8 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
     """The layers of a network whose input is uint8, and the file's constants by name."""
     onnx.checker.check_model(model)
     graph, versions = model.graph, {each.domain: each.version for each in model.opset_import}
+    # 1. Refuse what ONNX could mean otherwise than it is read here, and what is outside of the
+    # file.
     outside = (
         len(model.opset_import) > 1
         or model.functions
@@ -202,6 +207,7 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
         bytes_ and batch in (0, 1) and sizes and min(sizes) > 0,
         "the input must be uint8 of (batch, fixed sizes)",
     )
+    # 2. Follow the nodes. `current` are the values of the last layer, which alone may be taken.
     width, flat, current = math.prod(sizes), len(sizes) == 1, {given.name}
     for number, node in enumerate(graph.node):
         place = f"node {number} {node.name!r} ({node.op_type})"
@@ -227,11 +233,15 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
                 plain and flat and matrix.shape[:-1] == (width,),
                 f"{place} must multiply {width} uint8 by uint8",
             )
+            # A new layer, with the zero points multiplied out: (W - offset) (x - zero) is (W -
+            # offset) x minus zero times the sums of rows. What it takes is the result of the layer
+            # before.
             weight = matrix.T.astype(np.int64) - int(offset.item())
             layers[-1:] = [replace(layer, result=node.input[0]) for layer in layers[-1:]]
             layers.append(_Layer(weight, -int(zero.item()) * weight.sum(1), node.output[0], []))
             width, current = len(weight), {*node.output}
         else:
+            # Any other node belongs to the function of the last layer: the same for each sample.
             vectors = node.op_type == "Gather" or all(
                 constants[name].shape[:-1] in ((), (1,)) for name in node.input if name in constants
             )
@@ -248,6 +258,8 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
 
 def _tabulated(layer: _Layer, constants: dict[str, Array], low: Array, high: Array) -> list[Runs]:
     """Each neuron's function on low, ..., high: by evaluating it at every integer."""
+    # All neurons are evaluated together, in chunks; where one's interval is shorter, its end is
+    # repeated, and cut off below.
     starts = range(0, int((high - low).max()) + 1, _CHUNK)
     sums = [np.minimum(low + np.arange(start, start + _CHUNK)[:, None], high) for start in starts]
     found = []
@@ -255,6 +267,7 @@ def _tabulated(layer: _Layer, constants: dict[str, Array], low: Array, high: Arr
         np.concatenate([layer.function(sum_, constants) for sum_ in sums]).T
     ):
         values = column[: high[i] - low[i] + 1]
+        # The least of c f(z) - p z on a run of equal values is at one of its ends: runs are enough.
         changes = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
         found.append(
             (low[i] + changes, np.append(low[i] + changes[1:] - 1, high[i]), values[changes])
@@ -277,16 +290,20 @@ def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array
 
     total = np.zeros(len(rows), dtype=np.int64)
     for depth in reversed(range(len(layers))):
+        # 1. Prices of this layer; refuse sums that could leave 64 bits, as numpy would wrap around.
         layer, runs, p = layers[depth], part.runs[depth], choose(depth, rows)
         sums = [max(abs(int(firsts[0])), abs(int(lasts[-1]))) for firsts, lasts, _ in runs]
         values = [int(np.abs(values).max()) for *_, values in runs]
         sizes = [sums, np.abs(layer.bias), np.abs(layer.weight).max(1)]
         if not (fits(rows, values) and all(fits(p, size) for size in sizes)):
             return None
+        # 2. For each neuron the least of c f(z) - p z: on each run p z is greatest at one end.
         for i, (firsts, lasts, outputs) in enumerate(runs):
             ends = np.where(p[:, i, None] > 0, lasts, firsts)
             total += (rows[:, i, None] * outputs - p[:, i, None] * ends).min(1)
+        # 3. p z is (p W) x + p b: a row over the outputs of the layer before.
         total, rows = total + p @ layer.bias, p @ layer.weight
+    # 4. At the inputs each coordinate decides for itself.
     if not fits(rows, np.maximum(part.lower, part.upper)):
         return None
     return np.asarray(total + np.minimum(rows * part.lower, rows * part.upper).sum(1))
@@ -308,10 +325,14 @@ def _whole(
         return np.asarray(np.rint(rows * np.where(rows > 0, positive, negative)).astype(np.int64))
 
     for depth, layer in enumerate(layers):
+        # 1. A layer's sums are computed in 32 bits: refuse what may not fit there.
         sizes = np.abs(layer.weight) @ np.maximum(np.abs(low), np.abs(high)) + np.abs(layer.bias)
         _require(sizes.max() < 2**31, f"layer {depth}: a sum may not fit into 32 bits")
+        # 2. Interval arithmetic.
         ends = np.stack([layer.weight * low, layer.weight * high])
         least, most = ends.min(0).sum(1) + layer.bias, ends.max(0).sum(1) + layer.bias
+        # 3. Each sum and its negative as rows over the layers before. A bound of an integer is
+        # rounded up to the next one. Where 64 bits do not do, the intervals are left.
         rows = np.concatenate([layer.weight, -layer.weight]) << _BITS
         found = _least(layers[:depth], part, rows, choose) if depth else None
         if found is not None:
@@ -320,6 +341,8 @@ def _whole(
                 np.maximum(least, downwards + layer.bias),
                 np.minimum(most, layer.bias - upwards),
             )
+        # 4. Evaluate the layer's function on all values that are left: what it can give is the
+        # interval of the next layer's inputs.
         tabulated += (int((most - least).max()) + 1) * len(least)
         _require(
             tabulated <= _TABULATED,
@@ -345,6 +368,8 @@ def _halves(tree: Any, part: _Part, place: str) -> tuple[_Part, _Part]:
         return replace(part, upper=np.where(at, cut, part.upper)), replace(
             part, lower=np.where(at, cut + 1, part.lower)
         )
+    # A sum: each half keeps the runs on its side, and that which the cut is in ends or begins
+    # there.
     firsts, lasts, values = part.runs[depth][i]
     _require(firsts[0] <= cut < lasts[-1] and i >= 0, f"{place}: the cut leaves a half empty")
     below, above = firsts <= cut, lasts > cut
@@ -371,6 +396,7 @@ class _Row:
             return self.parts(tree["low"], low, f"{place}.low") + self.parts(
                 tree["high"], high, f"{place}.high"
             )
+        # A leaf: by prices, or by trying each point, where the proof gives none.
         least = (
             self._by_prices(tree["prices"], part, place)
             if "prices" in tree
@@ -389,6 +415,7 @@ class _Row:
         ]
         found = _least(self.layers, part, self.row, lambda depth, _: prices[depth])
         _require(found is not None, f"{place}: its bound may not fit into 64 bits")
+        # Sums are integers, so that their bound is rounded up.
         return -1 if found is None else -(-int(found[0]) >> _BITS)
 
     def _at_points(self, part: _Part, place: str) -> int:
@@ -421,6 +448,7 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
         hashlib.sha256(onnx_bytes).hexdigest(),
         read_network(onnx.load_from_string(onnx_bytes)),
     )
+    # 1. The proof must be of this very file.
     sizes = [layers[0].weight.shape[1], *(len(layer.bias) for layer in layers)]
     named = {"format": proof["format"], "network": proof["network"]}
     _require(
@@ -432,7 +460,9 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
     )
     inside = (lower >= 0) & (lower <= upper) & (upper <= 255)
     _require(inside.all(), "box: needs 0 <= lower <= upper <= 255")
+    # 2. All sums' intervals and functions on the whole box, which the trees begin with.
     whole, parts, rows = _whole(layers, constants, lower, upper, proof["slopes"]), 0, list[Any]()
+    # 3. Each row with its tree: in units of 2^-32, so that prices may have fractions.
     for number, (stated, tree) in enumerate(zip(proof["rows"], proof["trees"], strict=True)):
         factors = _integers(
             [*stated["coefficients"].values()], len(stated["coefficients"]), f"rows[{number}]"

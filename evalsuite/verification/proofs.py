@@ -86,6 +86,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
+    # A free size is 0, and one of 0, of which there is no output, -1.
     batch, *sizes = [
         each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
     ]
@@ -101,6 +102,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         plain and not outside,
         "network: needs float32 (batch, fixed sizes), one known opset, and all weights in the file",
     )
+    # Each node must take what the one before it gave, `current`: so the file is a chain.
     width, flat, before, current, found = (
         math.prod(sizes),
         len(sizes) == 1,
@@ -134,6 +136,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         elif operator == "Add":
             found[-1][1] = arrays[0]
         elif operator == "Reshape":
+            # It may only flatten: to (batch, width), where -1 may stand for one of both.
             targets = [[batch, size] for batch in (-1, 0, 1) for size in (-1, width)][1:]
             _require(arrays[0].tolist() in targets, f"{place}: must give (batch, {width})")
         _require(
@@ -146,6 +149,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         current == output.name and before != "Relu",
         f"network: must end in Gemm, MatMul or Add by {_NODES} nodes",
     )
+    # A float32 is a whole multiple of a power of 2: in units of 2**-e all numbers are integers.
     rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in found]
     exponent = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
     layers = [
@@ -159,8 +163,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
 
 
 @dataclass
-# bounds of rows, for one network and box; `neurons` are by layer and index, of the layers that are
-# done
+# Bounds of rows, for one network and box; `neurons`, by layer and index, are of the layers done.
 class _Check:
     layers: list[list[list[int]]]
     exponent: int
@@ -180,6 +183,7 @@ class _Check:
                 self.words[depth] * len(layer) * sum(1 + each.bit_length() // 60 for each in q)
             )
             _require(self.work <= _WORK, f"takes more than {_WORK} products to check")
+            # Back through z = W x + b: row . b is added, and W^T row is the row of what is before.
             e += self.exponent
             total += Fraction(sum(map(mul, q, layer[-1])), 2**e)
             finer = max(e + _SHARE, _exponent(chosen.values()))
@@ -188,12 +192,14 @@ class _Check:
                 low, up, *shares = (
                     split[key] if (key := (depth - 1, i)) in split else self.neurons[key]
                 )
+                # Back through ReLU, by a share of q as of CROWN's lines, unless a leaf chose p.
                 usual = (q[i] >> _SHARE) * shares[q[i] <= 0]
                 p = int(chosen[key] * 2**e) if key in chosen else usual
                 _require(
                     p != usual or key not in chosen,
                     f"the p of neuron {[*key]} is what is taken without it",
                 )
+                # q max(z, 0) - p z bends only at 0: it is least there or at an end of z's interval.
                 q[i], total = p, total + min(Fraction(0), -p * low, (q[i] - p) * up) / 2**e
         ends = [
             (each * low / 2**e, each * up / 2**e)
@@ -212,6 +218,7 @@ class _Check:
         for depth, i in [
             (depth, i) for depth, layer in enumerate(stated) for i in range(len(layer))
         ]:
+            # Bound z and -z as rows: the layers before have their intervals by now.
             low, up = (
                 s * self.bound(depth, ({i: Fraction(s)}, Fraction(0)), {}, {})[0] for s in (1, -1)
             )
@@ -220,6 +227,7 @@ class _Check:
                 {"lower": _text(low), "upper": _text(up)},
                 f"neurons[{depth}][{i}]",
             )
+            # Slopes of lines around an open ReLU: above it the chord's, below it 1 or 0, by area.
             share = (
                 math.floor(2**_SHARE * up / (up - low)) if low < 0 < up else 2**_SHARE * (low >= 0)
             )
@@ -248,12 +256,14 @@ class _Check:
                 tree["on"] != tree["off"],
                 f"{place}: a split into halves that are alike is of no use",
             )
+            # On, z >= 0 and ReLU is z; off, z <= 0 and it is 0: the halves hold all inputs.
             leaves = self.check_tree(
                 tree["on"], f"{place}.on", row, {**split, key: (zero, up, 2**_SHARE, 2**_SHARE)}
             )
             return leaves + self.check_tree(
                 tree["off"], f"{place}.off", row, {**split, key: (low, zero, 0, 0)}
             )
+        # A leaf: recompute its numbers; they must stand in the one form that there is of them.
         bound, middle = self.bound(len(self.layers) - 1, row, split, chosen)
         entries = [
             [*key, _text(chosen[key])] for key in sorted(chosen, key=lambda key: (-key[0], key[1]))
@@ -311,6 +321,7 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
             place = f"trees[{len(bounds)}]"
             bounds.append(check.check_tree(tree, place, row, {}))
         read = {name: proof[name] for name in ("network", "box", "property", "neurons", "trees")}
+        # Nothing in the file may be unread: all entries but the digest were checked above.
         rest = {name: each for name, each in proof.items() if name != "digest"}
         text = _compare(rest, {"format": "evalsuite-proof/1", **read}, "proof")
         _compare(proof.get("digest"), hashlib.sha256(text.encode()).hexdigest(), "digest")

@@ -112,6 +112,7 @@ def _logistic(v: int) -> int:
     """1 / (1 + e**-v) to 2**-90; beyond 64 it is 0 or 1 to e**-64 < 2**-92."""
     if abs(v) >= _FAR:
         return _ONE if v > 0 else 0
+    # e**|v| is >= 1, so that the quotient loses no digits; 1 - share gives the negative side.
     power = _exp(abs(v))
     share = (power << _W) // (power + _ONE)
     return share if v >= 0 else _ONE - share
@@ -205,6 +206,8 @@ def _least(kind: str, sign: int, slope: int, low: int, up: int) -> int:
     for start, end, bent in _pieces(kind):
         a, b = max(low, start), min(up, end)
         if a <= b and bent == sign:
+            # sign K is convex here and lies above its tangent. The tangent's own slope is known to
+            # 2 units, so that both ends of what it may be are tried at both ends of the piece.
             touch = _touch(kind, sign, slope, a, b)
             steep = sign * (_curve(kind, touch)[1] - (slope << _Z))
             rises = [d * (z - touch) >> _Z for d in (steep - 2, steep + 2) for z in (a, b)]
@@ -217,6 +220,8 @@ def _least(kind: str, sign: int, slope: int, low: int, up: int) -> int:
 
 
 def _touch(kind: str, sign: int, slope: int, low: int, up: int) -> int:
+    # Where K' is the slope, the tangent is parallel to the line and loses nothing. Halve the
+    # interval for it: sign K' rises on this piece. Any point between is sound.
     a, b = low / 2**_Z, up / 2**_Z
     for _ in range(48):
         middle = (a + b) / 2
@@ -227,8 +232,11 @@ def _touch(kind: str, sign: int, slope: int, low: int, up: int) -> int:
 def _lines(curve: tuple[str, Fraction], low: int, up: int, slopes: Any) -> Neuron:
     """A neuron on an interval of z: K(h z) / h - s z = (K(w) - s w) / h, w = h z."""
     (kind, h), (below, above) = curve, slopes
+    # 1. The interval of w = h z, rounded outward.
     ends = low * h.numerator // h.denominator, -(-up * h.numerator // h.denominator)
     _require(max(map(abs, ends)) <= _LIMIT, "the input of a function is beyond 2**12")
+    # 2. How far down the line below must start, and, by the same bound of -(K - s w), how far up
+    # the line above: both rounded away from the curve, also when they are divided by h.
     under, over = (_least(kind, sign, slope, *ends) for sign, slope in ((1, below), (-1, above)))
     under, over = (each * h.denominator // h.numerator for each in (under, over))
     return low, up, (below, under), (above, -over)
@@ -259,12 +267,15 @@ def _exponent(values: Any) -> int:  # the least e such that all values are multi
 def _applied(operator: str, attributes: str, given: list[Symbol], constants: list[Any]) -> Symbol:
     """What an elementwise node makes of functions of one z; constants are single numbers > 0."""
     (kind, h, g), one = given[0], Fraction(1)
+    # K of h z.
     if operator in _UNARY and kind == "z" and g == 1 and not constants:
         return _UNARY[operator] + ("-tanh" if "tanh" in attributes else ""), h, one
+    # z sigmoid(h z) is SiLU(h z) / h.
     if operator == "Mul" and len(given) == 2 and ("z", one, one) in given:
         kind, h, g = given[given[0] == ("z", one, one)]
         if (kind, g) == ("sigmoid", one):
             return "silu", h, h
+    # A factor before the function is its hardness h, and a divisor behind it is g.
     if operator in ("Mul", "Div") and len(given) == len(constants) == g == 1:
         _require(
             constants[0].size == 1 and constants[0].ndim < 3,
@@ -282,6 +293,8 @@ def read_smooth_network(
     """A chain's affine layers, as each input's weights and last the biases, in units of 2**-e; that
     e; the functions between them, as K and h of K(h z) / h; and the number of inputs.
     """
+    # 1. Refuse what ONNX could mean otherwise than it is read here: other types and shapes,
+    # operators of other versions, weights outside of the file.
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
@@ -304,6 +317,8 @@ def read_smooth_network(
         plain and recent and not outside,
         "needs float32 inputs (batch, fixed sizes), operators of 13 or later",
     )
+    # 2. Follow the chain. `known` holds what later nodes may take: the input x, or functions of the
+    # last layer's sum z alone, each as a symbol. `bare`: the last layer has no bias yet.
     one, inputs, flat, bare = Fraction(1), math.prod(sizes), len(sizes) == 1, False
     width, known, layers, curves = (
         inputs,
@@ -333,6 +348,9 @@ def read_smooth_network(
         )
         first = node.input[0] not in tensors and len(symbols) == 1
         if operator in ("Gemm", "MatMul"):
+            # A new layer. What it takes is the input, if it is the first, else K(h z) / h: other
+            # scales have no lines here. Its sum replaces all that is known, so that no node can
+            # pass by a layer.
             kind, h, g = symbols[0]
             _require(
                 first and h == g and kind != "z" and (kind == "x") == (not layers),
@@ -355,6 +373,7 @@ def read_smooth_network(
             layers[-1][1], bare = arrays[0], False
             known = {node.output[0]: ("z", one, one)}
         elif operator in ("Flatten", "Identity", "Reshape"):
+            # A reshape may only flatten: to (batch, width), where -1 may stand for one of both.
             targets = [[batch, size] for batch in (-1, 0, 1) for size in (-1, width)][1:]
             fits = first and (operator != "Reshape" or arrays[0].tolist() in targets)
             _require(fits, f"{place}: must give (batch, {width})")
@@ -366,6 +385,7 @@ def read_smooth_network(
             not layers or layers[-1][1].shape in ((width,), (1, width)),
             f"{place}: needs a bias for each output",
         )
+    # 3. The output must be a bare sum: rows are over z of the last layer, with no function behind.
     done = known.get(output.name, ("", one, one))[0] == "z" and known[output.name] == (
         "z",
         one,
@@ -374,6 +394,7 @@ def read_smooth_network(
     _require(
         done and len(graph.node) <= _NODES, f"must end in Gemm, MatMul or Add by {_NODES} nodes"
     )
+    # 4. A float32 is a whole multiple of a power of 2: in units of 2**-e all numbers are integers.
     rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in layers]
     e = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
     return (
@@ -409,15 +430,21 @@ class _Check:
             *columns, biases = self.layers[depth]
             self.work += len(row) * len(columns)
             _require(self.work <= _WORK, f"takes more than {_WORK} products to check")
+            # 1. Back through z = W x + b: row . b is added, and W^T row is the row of what is
+            # before.
             total += sum(map(mul, row, biases)) << _T
             q, row = [sum(map(mul, row, column)) for column in columns], []
             for i in range(len(q) if depth else 0):
                 low, up, below, above = part[depth - 1][i]
+                # 2. Back through the function, by the line that bounds q f(z) from below. Without a
+                # choice p is the line's slope, rounded to 32 places; the rest of the slope is paid
+                # at an end of z's interval.
                 slope, start = below if q[i] > 0 else above
                 p: int = q[i] * slope >> down if chosen is None else chosen[depth - 1][i]
                 rest = q[i] * slope - (p << down)
                 total += q[i] * start + min(rest * low, rest * up)
                 row.append(p)
+        # 3. At the input each coordinate decides for itself.
         return total + sum(
             min(each * low, each * up) for each, (low, up) in zip(q, self.box, strict=True)
         )
@@ -432,6 +459,8 @@ class _Check:
             _require(len(stated) == count, f"slopes[{depth}]: needs {count} neurons")
             found, shift = list[Neuron](), self.exponent + _T + _S - _Z
             for i, pair in enumerate(stated):
+                # Bound z and -z as rows, with the lines of the layers before; `shift` rounds
+                # downward, so that the interval is rounded outward.
                 low, up = (
                     self.bound([s * (i == j) << _S for j in range(count)], self.neurons) >> shift
                     for s in (1, -1)
@@ -444,6 +473,7 @@ class _Check:
         self, tree: Any, place: str, row: list[int], least: int, part: list[list[Neuron]]
     ) -> list[int]:
         """The bounds of its leaves, all above -least."""
+        # A leaf: the row, plus its constant, must be > 0 with the lines of this part.
         if "cut" not in tree:
             _require(set(tree) <= {"p"}, f"{place}: has {[*tree]}, and a leaf has p or nothing")
             p = (
@@ -459,6 +489,8 @@ class _Check:
                 )
             return [bound]
         _require(set(tree) == {"neuron", "cut", "slopes", "low", "high"}, f"{place}: has {[*tree]}")
+        # A split: z <= cut or z >= cut of one neuron, which gets lines of its own in each half. On
+        # the shorter interval they lie nearer to the curve; all other lines stay sound.
         (depth, i), (cut,), found = (
             _integers(tree["neuron"], 2),
             _integers([tree["cut"]], 1),
@@ -489,6 +521,7 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
         hashlib.sha256(onnx_bytes).hexdigest(),
         read_smooth_network(onnx.load_model_from_string(onnx_bytes)),
     )
+    # 1. The proof must be of this very file.
     sizes = [len(layer[-1]) for layer in layers]
     _require(proof["format"] == SMOOTH_PROOF, f"format: is not {SMOOTH_PROOF}")
     stated = {"sha256": sha256, "inputs": inputs, "layers": sizes}
@@ -500,6 +533,7 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
         set(proof) <= {"format", "network", "box", "property", "slopes", "trees", "computed"},
         "unknown keys",
     )
+    # 2. The box, rounded outward to the checker's units: a larger box is proven with it.
     lower, upper = ([*map(_number, proof["box"][end])] for end in ("lower", "upper"))
     box = list(zip(lower, upper, strict=True))
     whole = (
@@ -509,11 +543,13 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     )
     _require(whole, f"box: needs {inputs} ends, lower <= upper")
     outward = [(math.floor(low * 2**_T), math.ceil(up * 2**_T)) for low, up in box]
+    # 3. Intervals and lines of all neurons, layer by layer, from the slopes that the proof chose.
     check, rows, bounds = _Check(layers, e, curves, outward), list[Row](), list[list[int]]()
     check.check_intervals(proof["slopes"])
     _require(
         set(proof["property"]) == {"rows"} and proof["property"]["rows"], "property: needs rows"
     )
+    # 4. Each row with its tree. A constant is rounded down, to the proof's disadvantage.
     for number, (each, tree) in enumerate(
         zip(proof["property"]["rows"], proof["trees"], strict=True)
     ):
