@@ -113,6 +113,8 @@ class Dataflow(TorchFunctionMode):
         self.takers: defaultdict[int, list[Step]] = defaultdict(list)
         self.calls: Counter[int] = Counter()
         self._muted = 0
+        # Record who makes and who takes each tensor in one run. Hooks make every hardenable
+        # activation one step, and mute the functions that it calls inside.
         layers = [module for module in network.modules() if isinstance(module, Hardenable)]
         handles = [handle for layer in layers for handle in self._hook(layer)]
         try:
@@ -121,6 +123,7 @@ class Dataflow(TorchFunctionMode):
         finally:
             for handle in handles:
                 handle.remove()
+        # The outputs are taken too, by the caller: a tensor that is returned cannot be scaled.
         self._add(Step("output", tuple(tree_leaves(output)), {}, None))
 
     def __torch_function__(
@@ -215,12 +218,16 @@ class _Search:
     def _affine(self, step: Step, x: torch.Tensor) -> list[Scaled]:
         _, weight_at, bias_at, dimension = _BEFORE[step.name]
         product = step.name == "addmm"
+        # lambda per channel scales dimension 1 of x. The outputs of a linear layer, and what a
+        # LayerNorm scales, are the last dimension, which is that one in two dimensions alone.
         if self.per_channel and (
             step.name == "layer_norm" or (step.name in ("linear", "addmm") and x.ndim != 2)
         ):
             return []
         weight = step.argument(weight_at, "mat2" if product else "weight")
         bias = step.argument(bias_at, "input" if product else "bias")
+        # Weight and bias must be parameters that the network uses here alone, or the fold would
+        # scale other layers too.
         free = (
             self._is_free(weight) and (bias is None or self._is_free(bias)) and weight is not bias
         )
@@ -239,10 +246,14 @@ class _Search:
         return found
 
     def _through(self, step: Step, y: torch.Tensor) -> list[Scaled]:
+        # Two arguments that are y, as in y * y, would scale the result by lambda squared.
         if sum(tree_leaf is y for tree_leaf in tree_leaves((step.args, step.kwargs))) != 1:
             return []
+        # An affine layer that takes y ends the search: its weight is divided by lambda.
         if step.name in _BEHIND:
             return self._weight(step, y)
+        # Else lambda may pass through what commutes with a scaling, and the search goes on
+        # behind.
         first = bool(step.args) and step.args[0] is y
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR) and first
         # Channel i of a product is to be that of y times something; for one lambda every product
@@ -288,6 +299,7 @@ def copies_agree(
 
     A network that does not run in float64 cannot be compared so closely: then the answer is no.
     """
+    # In float64 only an exact fold agrees to 1e-9; the same seed lets random operators agree too.
     named = {name: _double(each) for name, each in kwargs.items()}
     outputs = []
     for module in (first, second):
@@ -348,12 +360,16 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
     """
     folded = duplicate(module).eval()
+    # Without a run the neighbours are known by the structure alone, and are exact by
+    # construction.
     if example is None:
         for layer, scaled in list(_by_structure(folded)):
             _apply(layer, scaled)
             folded = substitute(folded, {id(layer): _plain(layer)})
         return folded
     args, kwargs = as_call(example)
+    # One activation at a time, in the network as folded so far: each fold changes weights that
+    # the next may scale again.
     for path in [path for path, each in folded.named_modules() if isinstance(each, Hardenable)]:
         activation = folded.get_submodule(path)
         scaled = (
@@ -361,6 +377,7 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
             if isinstance(activation, Hardenable)
             else []
         )
+        # The search trusts that each tensor is read as it seems; the outputs in float64 prove it.
         if scaled and copies_agree(*_folded_exactly(folded, path, scaled), args, kwargs):
             folded = _folded(folded, path, scaled)
     return folded

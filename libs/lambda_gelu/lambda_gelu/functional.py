@@ -62,15 +62,21 @@ def redirect_calls(
             forward.
     """
     added = []
+    # 1. Group a run's calls by the module whose forward makes them: the children are to be parts
+    # of that module.
     for path, calls in _calls_by_module(calls_of_run(network, args, kwargs, names)).items():
         owner = network.get_submodule(path)
         made = [make(call) for call in calls]
+        # A forward that is an attribute of the instance hides the one of any class, so that the
+        # subclass below would never be called.
         if "forward" in vars(owner):
             raise ValueError(
                 f"{path or type(owner).__name__}: its forward is an attribute of the instance,"
                 f" which calls {calls[0].function}; define forward in a class, or use a module such"
                 " as nn.GELU"
             )
+        # 2. Add a child for each call, and give the module a subclass whose forward sends the
+        # n-th call to the n-th child.
         children = ["" if each is None else _adopt(owner, each) for each in made]
         if any(children):
             # in the order of the calls: the function, and the child that computes it ("": the
@@ -111,9 +117,12 @@ def adopt_functions(network: nn.Module, make: Make) -> list[str]:
 
 def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
     """The calls of one forward of each module, which every other forward of it must begin with."""
+    # 1. One list of calls for each forward of each module.
     passes: dict[str, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
     for call in calls:
         passes[call.path][call.forward].append(call)
+    # 2. A forward may end early, as by a condition, but what it calls must begin as the longest
+    # does: the n-th call has one child.
     longest = {path: max(each.values(), key=len) for path, each in passes.items()}
     for path, each in passes.items():
         expected = [_kind(call) for call in longest[path]]

@@ -101,6 +101,7 @@ def harden(
             "an example exposes activations in a copy: pass in_place=False, and train"
             " hardening.module"
         )
+    # 1. Have every activation as a module, and refuse a graph whose mode is fixed.
     prepared = module if in_place else expose(module, example)
     if modes := modes_in(prepared):
         raise ValueError(
@@ -108,6 +109,8 @@ def harden(
             f" {', '.join(modes)} in one mode, so that the copy cannot be trained and then used;"
             " write the formulas as modules such as nn.GELU"
         )
+    # 2. Put a form with a lambda in place of each activation that has one. What the attributes
+    # held before is kept, so that a refusal below leaves the user's module as it was.
     before = _attributes(prepared)
     adopt(prepared)
     replacement = {
@@ -122,9 +125,12 @@ def harden(
         raise ValueError(
             f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it"
         )
+    # The old modules by their ids, which step 3 puts back.
     present = {id(each): each for each in prepared.modules() if id(each) in replacement}
     prepared = substitute(prepared, replacement)
     settle_transformers(prepared)
+    # 3. Check the options against the layers that there are now; where they do not fit, undo step
+    # 2.
     try:
         return Hardening(prepared, start, target, schedule, learn, order, steps)
     except ValueError:

@@ -120,6 +120,7 @@ class Hardening:
         found = {
             path: each for path, each in self.module.named_modules() if isinstance(each, Hardenable)
         }
+        # Each layer has a target of its own, and a span of progress in which it gets there.
         targets = _targets(self.target, list(found))
         spans = windows(len(found), self.order, self.start)
         if not found:
@@ -164,6 +165,7 @@ class Hardening:
         self._progress = progress
 
     def _harden(self, layer: _Layer, span: float) -> None:
+        # 1. How far along its way the schedule wants this layer now.
         way = layer.way = layer.way or layer.set_out()
         before, way.share = way.share, next_share(self._schedule.curve, span, way.share)
         target = torch.full_like(way.start, layer.target)
@@ -171,13 +173,18 @@ class Hardening:
             # What was learnt is added to the float64 lambda, so that no rounding of s builds up
             # over the steps.
             present = way.current + (layer.hardness() - way.written)
+            # lambda moves by that share of what remains, so that it arrives at the target
+            # wherever learning has carried it meanwhile.
             remaining = (way.share - before) / (1 - before) if before < 1 else 1.0
             way.current = self._schedule.between(present, target, remaining)
         else:
             way.current = self._schedule.between(way.start, target, way.share)
+        # 2. s learns no more once the target is reached, or at all where `learn` is off.
         if not self.learn or way.share >= 1:
             layer.freeze()
         # a float32 lambda may be 1 itself
+        # 3. Write lambda into s, and note what it became: the next step reads from the difference
+        # what was learnt since.
         layer.module.set_hardness(way.current.clamp(min=1 + 1e-9))
         way.written = layer.hardness()
 
@@ -229,6 +236,7 @@ class Hardening:
         """
         from lambda_gelu.swapping import swap_to_relu
 
+        # 1. Every lambda is at its target, but for what its dtype cannot tell apart.
         for layer in self._layers:
             reached = layer.hardness()
             if bool((reached < layer.target * (1 - layer.slack())).any()):
@@ -237,6 +245,7 @@ class Hardening:
                     f" at progress {self._progress:g}; train to the end, or swap as it is by"
                     " swap_to_relu(hardening.module)"
                 )
+        # 2. No activation is replaced that was never hardened.
         if smooth := self._not_hardened():
             raise ValueError(
                 f"not hardened, so that ReLU in its place changes the network: {', '.join(smooth)};"
@@ -279,12 +288,15 @@ class Hardening:
         Raises:
             ValueError: the state is of a network with other layers; nothing is changed then.
         """
+        # 1. Check all names before anything is changed.
         known = {layer.path: layer for layer in self._layers}
         for path in state["layers"]:
             if path not in known:
                 raise ValueError(
                     f"the state is of another network: no layer {path!r}{did_you_mean(path, known)}"
                 )
+        # 2. Take over progress and each layer's way, and freeze the layers whose s learns no more
+        # there.
         self._progress, self._taken = float(state["progress"]), int(state["taken"])
         for path, layer in known.items():
             layer.way = _Way(**state["layers"][path]) if path in state["layers"] else None

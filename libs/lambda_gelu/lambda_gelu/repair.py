@@ -109,6 +109,8 @@ def _outputs_of(
     """Each affine layer's outputs by path, one entry a call: flat where `keep`, else their mean,
     (features,).
     """
+    # One run of a copy, whose hooks note what each affine layer gives: the repair brings the
+    # swapped network's layers to these outputs.
     observed = copy.deepcopy(original).eval()
     outputs: dict[str, list[torch.Tensor]] = {}
 
@@ -139,6 +141,7 @@ class _Repair:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def run(self, inputs: Inputs) -> None:
+        # 1. Choose the layers that can be repaired, and note why others cannot.
         layers = {
             path: layer for path, layer in self.module.named_modules() if _axis(layer) is not None
         }
@@ -159,6 +162,8 @@ class _Repair:
                 weight is not None and uses[id(weight)] == 1 and not isinstance(layer, _TRANSPOSED)
             )
             handles.append(layer.register_forward_hook(self._hook(path, self.scale and alone)))
+        # 2. Run once. Each hook repairs its layer and hands the repaired output on, so that a
+        # layer behind is fitted to the inputs that it will get.
         args, kwargs = as_call(inputs)
         self.module(*args, **kwargs)
         for handle in handles:
@@ -166,6 +171,7 @@ class _Repair:
 
     def _obstacle(self, path: str, layer: nn.Module, layers: dict[str, nn.Module]) -> str:
         """Why the layer cannot be repaired; empty where it can."""
+        # A weight that is shared or called several times has several outputs to be fitted to.
         calls = len(self.wanted.get(path, []))
         if calls != 1:
             return (
@@ -177,6 +183,8 @@ class _Repair:
             return ""
         if isinstance(layer, _BATCH_NORM):
             return "BatchNorm without a bias"
+        # Without a bias there is nothing to shift, but a BatchNorm right behind has one that does
+        # the same.
         called = list(self.wanted)
         following = called[called.index(path) + 1 : called.index(path) + 2]
         left = following and isinstance(layers.get(following[0]), _BATCH_NORM)
@@ -188,14 +196,21 @@ class _Repair:
         def hook(layer: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor | None:
             axis = _axis(layer)
             assert axis is not None
+            # 1. Fit, for each channel, the affine map from the swapped network's output to the
+            # original's: by least squares, or by the means alone where the weight may not be
+            # scaled.
             flat, wanted = _flat(output, axis), self.wanted[path][0]
             factor = _slope(flat, wanted) if scale else None
             mean = wanted.mean(0) if wanted.ndim == 2 else wanted
             shift = mean - flat.mean(0) * (1 if factor is None else factor)
             if not bool(shift.isfinite().all()):
                 raise ValueError(f"{path}: outputs on the calibration inputs are not finite")
+            # 2. Nothing to repair: before the first swapped activation both networks compute the
+            # same.
             if torch.equal(flat, wanted) or (factor is None and not bool(shift.any())):
                 return None
+            # 3. Move the map into weight and bias, and apply it to this output, which was
+            # computed before the weights changed.
             self.changed.append(path)
             _transform(layer, factor, shift)
             moved = output.movedim(axis, -1)
@@ -254,14 +269,19 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
             f"no BatchNorm with running statistics in {type(module).__name__}; use refit_bias"
             " instead"
         )
+    # 1. Let BatchNorm layers, and these alone, normalise by the batch and record it: dropout and
+    # the like stay in evaluation mode.
     momentum = {path: layer.momentum for path, layer in layers.items()}
     for layer in layers.values():
         layer.reset_running_stats()
         layer.momentum = None  # cumulative average: of one batch, the batch itself
         layer.train()
+    # 2. One pass in the order of the layers: each is recorded behind the ones that already
+    # normalise by their new statistics.
     args, kwargs = as_call(inputs)
     with torch.no_grad():
         recalibrated(*args, **kwargs)
+    # 3. Give each its own momentum back, for later training.
     for path, layer in layers.items():
         layer.momentum = momentum[path]
         if not all(bool(statistic.isfinite().all()) for _, statistic in layer.named_buffers()):
@@ -297,6 +317,8 @@ def distill_loss(
             "logits must be (samples, ..., classes) and not empty, got"
             f" {tuple(student_logits.shape)}"
         )
+    # The KL divergence over classes of each position, then the mean: "batchmean" of torch would
+    # sum over the positions of a sequence.
     student = functional.log_softmax(student_logits / temperature, dim=-1)
     teacher = functional.log_softmax(teacher_logits.detach() / temperature, dim=-1)
     divergence = (

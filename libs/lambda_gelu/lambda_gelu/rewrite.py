@@ -40,6 +40,8 @@ def rewrite_formulas(
     2 and the network allows it. Raises ValueError: torch.export fails; no formula is found; or the
     graph's outputs differ from the network's by more than 1e-5 of the largest.
     """
+    # 1. Export with a numbered operator in place of each known activation, which the export keeps
+    # as one node; traced through, the modules would be formulas too.
     given = duplicate(network)
     known = {path: module for path, module in given.named_modules() if identify(module) is not None}
     marks: dict[int, nn.Module] = {
@@ -47,6 +49,7 @@ def rewrite_formulas(
     }
     graph = _export(substitute(given, marks), args, kwargs, type(network).__name__)
     _unmark(graph, dict(enumerate(known.items())))
+    # 2. Find the formulas, and put a module in place of each.
     found = _formulas(graph)
     if not found:
         raise ValueError(
@@ -55,6 +58,8 @@ def rewrite_formulas(
         )
     for index, (recognised, nodes, root) in enumerate(found):
         _replace(graph, nodes, root, f"formula_{index}", make(recognised))
+    # 3. Drop the operators that nobody reads any more, and compare the outputs with the network's
+    # on the example: what was matched by values is checked by values.
     _sweep(graph.graph)
     graph.graph.lint()
     rewritten = fx.GraphModule(graph, graph.graph, type(network).__name__).train(network.training)
@@ -83,6 +88,8 @@ def _export(
     )
     if args and kwargs:
         shapes = None
+    # First with a batch of any size; a network that allows only the example's is exported for
+    # that.
     reason: Exception | None = None
     for dynamic_shapes in (shapes, None):
         try:
@@ -125,6 +132,9 @@ def _formulas(graph: fx.GraphModule) -> list[tuple[Recognised, list[fx.Node], fx
     def of(value: Any) -> Any:
         return expressions[value] if isinstance(value, fx.Node) else value
 
+    # 1. In the order of execution, write each elementwise node as an expression of those before.
+    # Any other node is a fresh variable, and so is one that overwrites what others read: an
+    # expression of it would not tell which value is meant.
     for node in graph.graph.nodes:
         expressions[node] = Expression()
         if node.op == "get_attr":
@@ -143,9 +153,12 @@ def _formulas(graph: fx.GraphModule) -> list[tuple[Recognised, list[fx.Node], fx
             made.append(expression)
             if not expression.children:  # a constant that was lifted out of forward, and its copies
                 expressions[node] = args[0]
+            # What a known activation gives is a variable for what follows, so that no formula
+            # reaches through an activation.
             elif not formulas.add(expression, node):
                 expressions[node] = expression
         node_of[id(expressions[node])] = node
+    # 2. Translate the formulas that were recognised back to nodes, from the last to the first.
     known = []
     for found in formulas:
         if found.recognised is not None and found.root is not None:
@@ -192,6 +205,8 @@ def _replace(
     graph: fx.GraphModule, nodes: list[fx.Node], root: fx.Node, name: str, module: nn.Module
 ) -> None:
     graph.add_submodule(name, made_like(graph, module))
+    # A formula may change the dtype on its way, as float16 to float32; the module computes in
+    # that of the result.
     last = nodes[0]
     before, after = root.meta["val"].dtype, last.meta["val"].dtype
     with graph.graph.inserting_before(last):
@@ -203,6 +218,7 @@ def _replace(
         call = graph.graph.call_module(name, (x,))
     call.meta = dict(last.meta)
     last.replace_all_uses_with(call)
+    # From the last node on, because a node can be erased only after those that read it.
     for node in sorted(nodes, reverse=True):  # operators in place are no dead code to fx
         if not node.users:
             graph.graph.erase_node(node)
@@ -228,6 +244,7 @@ def modes_in(network: nn.Module) -> dict[str, bool]:
     """
     found: dict[str, bool] = {}
     nodes = network.graph.nodes if isinstance(network, fx.GraphModule) else ()
+    # Aten operators name their mode by an argument, mostly one given by position.
     for node in nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             given = dict(
@@ -251,6 +268,7 @@ def _compare(
     """Raise ValueError where the two do not agree on the example, with the same random numbers."""
     outputs = []
     for module in (network, rewritten):
+        # The same seed before each, so that dropout drops the same elements in both.
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             outputs.append(tree_leaves(duplicate(module)(*args, **kwargs)))

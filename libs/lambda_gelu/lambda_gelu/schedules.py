@@ -149,6 +149,7 @@ def target_for_certificate(
         raise ValueError(f"lowest must be in (1, highest = {highest:g}), got {lowest:g}")
     if not precision > 0:
         raise ValueError(f"precision must be > 0, got {precision}")
+    # 1. The ends decide most cases: the softest lambda is enough, or the hardest is not.
     at_lowest, at_highest = bound(lowest), bound(highest)
     if at_lowest <= wanted:
         return lowest
@@ -157,9 +158,12 @@ def target_for_certificate(
             f"no lambda up to {highest:g} brings the bound to {wanted:g}: it is {at_highest:g}"
             " there; ask for less, or use a tighter bound"
         )
+    # 2. Bisect in log lambda, because the precision is relative. Throughout, `highest` meets the
+    # wanted bound and `lowest` does not.
     while highest > lowest * (1 + precision):
         middle = math.sqrt(lowest * highest)
         at_middle = bound(middle)
+        # Only where the bound is monotonic is the lambda that is found the least one.
         if not at_highest <= at_middle <= at_lowest:
             raise ValueError(
                 f"bound must not increase with lambda: {at_lowest:g} at {lowest:g}, {at_middle:g}"

@@ -57,6 +57,8 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     Raises:
         ValueError: see `redirect_calls` and `rewrite_formulas`.
     """
+    # 1. Put modules in place of third parties' modules at a fixed hardness and of functions that
+    # are attributes: both can be found without a run.
     exposed = duplicate(module)
     fixed = {
         id(each): made_like(exposed, _make(found))
@@ -68,6 +70,8 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     settle_transformers(exposed)
     if example is None:
         return exposed
+    # 2. Send functional calls to child modules. A run is needed, since only it shows which
+    # module's forward calls which function.
     args, kwargs = as_call(example)
     redirect_calls(
         exposed,
@@ -75,6 +79,8 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
         args,
         kwargs,
     )
+    # 3. What the run still executes as bare operators is written by hand; only a rewritten graph
+    # can hold a module in its place.
     uses = census_of_run(exposed, *args, **kwargs)
     if any(use.kind in ("formula", "operator") and use.traits is not None for use in uses):
         return rewrite_formulas(exposed, _make, args, kwargs)
@@ -126,6 +132,7 @@ def swap(
             SELU); `keep` names no module; the module is a graph that was exported while it trained;
             see also `expose`.
     """
+    # 1. Make every activation a module of a copy, because only modules can be replaced.
     exposed = expose(duplicate(module).eval(), example)
     paths = {path for network in (module, exposed) for path, _ in network.named_modules()}
     if unknown := [path for path in keep if path not in paths]:
@@ -133,12 +140,16 @@ def swap(
         raise ValueError(
             f"keep names {unknown[0]!r}, which is no module of {type(module).__name__}{near}"
         )
+    # A graph exported in training mode keeps its dropout whatever eval() says, so that no run of
+    # it would show what is deployed.
     if training := [name for name, trains in modes_in(exposed).items() if trains]:
         raise ValueError(
             f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which"
             " eval() cannot change; call eval() on the network before expose() or harden()"
             " rewrites its formulas"
         )
+    # 2. Choose what is replaced. Gates are counted only where rows are named, since a sigmoid or
+    # tanh outside of x g(x) is mostly no activation.
     every = [use for use in census(exposed, gates=rows is not None) if not stays(use.module)]
     if rows is None:
         found = [each for each in every if each.traits.swaps and not each.traits.gate]
@@ -146,12 +157,15 @@ def swap(
         found = [each for each in every if each.traits.name in rows]
     if not found:
         raise ValueError(_nothing_found(module, example))
+    # 3. Replace it, but for what the caller keeps.
     put = {
         id(each.module): made_like(exposed, _put(to, each.module))
         for each in found
         if not is_in(each.path, keep)
     }
     swapped = substitute(exposed, put).eval()
+    # 4. Show that nothing is left: by the operators of a run where there is an example, and else by
+    # the classes that resemble GELU and cannot be swapped.
     if example is not None:
         check_swapped(swapped, example, keep, to=to)
     elif cannot := _of_type(
@@ -205,6 +219,9 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
     """The paths of the modules that execute that activation in a run. Raises as
     `check_executes`.
     """
+    # 1. Observe a run twice: by functions and operators, which tell the activations, and by
+    # hooks, which tell the modules whose forward is called. A module that is never called proves
+    # nothing.
     args, kwargs = as_call(example)
     own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
     executed = _executed(module, args, kwargs)
@@ -213,11 +230,13 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
         each.register_forward_pre_hook(lambda *_, path=path: reached.add(path))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         watched(*args, **kwargs)
+    # 2. What is executed elsewhere than in these modules, and is another activation.
     others = [
         use
         for use in executed
         if _is_left(use, activation) and not is_in(use.path, {*own, *staying(module)})
     ]
+    # 3. Where the activation is executed: as a function, as operators, or as a module.
     places = {
         use.path for use in executed if use.function == activation or _computes(use, activation)
     }
@@ -341,11 +360,15 @@ def build_executing(
         vars(modules[-1])[_MARK] = True
         return modules[-1]
 
+    # 1. Build, and find where in the network the modules lie that `make` gave. A module that was
+    # dropped, or never became a child, has no path.
     network = build(noted)
     settle_transformers(network)
     found = [path for path, each in network.named_modules() if _MARK in vars(each)]
     for each in [*modules, *network.modules()]:
         vars(each).pop(_MARK, None)
+    # 2. Run it: an activation that is a child and is never called would be measured as if it were
+    # used.
     executing = places_of(network, activation, example)
     idle = [path for path in found if not any(is_in(place, [path]) for place in executing)]
     if idle or not found:

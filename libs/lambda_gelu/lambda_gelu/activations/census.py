@@ -173,9 +173,12 @@ def settle_transformers(network: nn.Module) -> None:
     the fused layer takes. nn.TransformerDecoderLayer gets its activation as an attribute beside the
     child module, so that plain copies keep it (see `duplicate`).
     """
+    # 1. A decoder layer reads its activation as an attribute.
     for layer in network.modules():
         if isinstance(layer, nn.TransformerDecoderLayer) and "activation" in layer._modules:
             vars(layer).setdefault("activation", layer._modules["activation"])
+    # 2. The flag by which an encoder layer takes its fused path must tell the activation that it
+    # has now, or evaluation would compute the one that it had before.
     for layer in network.modules():
         if isinstance(layer, nn.TransformerEncoderLayer) and isinstance(
             layer.activation, nn.Module
@@ -187,6 +190,7 @@ def settle_transformers(network: nn.Module) -> None:
                 else ""
             )
             layer.activation_relu_or_gelu = {"relu": 1, "gelu": 2}.get(name, 0)
+    # 3. Nested tensors are for encoders all of whose layers are fused.
     for encoder in network.modules():
         if isinstance(encoder, nn.TransformerEncoder):
             fused = [getattr(layer, "activation_relu_or_gelu", 0) for layer in encoder.layers]

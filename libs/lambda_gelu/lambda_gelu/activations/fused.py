@@ -268,6 +268,7 @@ def slopes(
     `upstream` may be expanded. The sums do not depend on the number of threads.
     """
     source, to, scale, given = x.numpy(), out.numpy(), hardness.numpy(), upstream.numpy()
+    # One lambda for all: the pieces are stretches of a line, each with its part of the sum.
     if x.ndim == 1:
         one = np.float32(scale)
         totals = np.empty(-(-len(x) // _PIECE))
@@ -279,6 +280,8 @@ def slopes(
 
         _over_pieces(len(x), _PIECE, line)
         return torch.tensor(totals.sum(), dtype=torch.float64)
+    # lambda per column: the pieces are groups of rows, each with its part of every column's sum.
+    # The parts are added in their order, not in that in which threads end.
     step = _rows_of_piece(x)
     sums = np.zeros((-(-len(x) // step), x.shape[1]))
 

@@ -60,18 +60,22 @@ def lambda_gelu(
             f"a hardness of shape {tuple(hardness.shape)} for an input of shape {tuple(x.shape)}:"
             " it must be 0-d, or have one value per channel, channels being dimension 1"
         )
+    # 1. Under vmap, jvp and the like, composed operators, for which torch has the rules.
     if _is_transformed(x) or _is_transformed(hardness):
         return composed(x, hardness)
     if compiled and (x.dtype != torch.float32 or x.device.type != "cpu"):
         raise ValueError(
             f"the compiled kernel takes float32 on the CPU, got {x.dtype} on {x.device.type}"
         )
+    # 2. Whether the compiled kernel serves: only where gradients are asked for, since evaluation
+    # must not depend on numba.
     learns = torch.is_grad_enabled() and (x.requires_grad or hardness.requires_grad)
     if compiled is None:
         fits = x.dtype != torch.float64 and x.device.type == "cpu" and x.numel() >= _WORTH_COMPILING
         compiled = learns and fits and _fused() is not None
         if compiled and x.dtype != torch.float32:
             return lambda_gelu(x.float(), hardness, compiled=True).to(x.dtype)
+    # 3. Without gradients nothing need be saved for a backward pass.
     if not learns:
         return _value(x, hardness, compiled)
     result: torch.Tensor = _LambdaGELU.apply(x, hardness, compiled)  # type: ignore[no-untyped-call]
@@ -150,6 +154,8 @@ class _Layout:
     """
 
     def __init__(self, x: torch.Tensor, hardness: torch.Tensor) -> None:
+        # 1. The order of dimensions in which x lies in memory: elementwise work needs no copy of
+        # a channels-last tensor. What has gaps or overlaps is copied.
         order = sorted(range(x.ndim), key=x.stride, reverse=True)
         if not x.permute(order).is_contiguous():
             order, x = list(range(x.ndim)), x.contiguous()
@@ -158,6 +164,8 @@ class _Layout:
         self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         self.hardness = hardness.detach().to(self.dtype)
         self.per_channel = hardness.ndim > 0
+        # 2. For lambda per channel, a table whose columns are the channel and all that lies
+        # inside it, with one lambda for each column.
         if self.per_channel:
             place = order.index(1)
             self.inner = math.prod(x.shape[dimension] for dimension in order[place + 1 :])
@@ -210,8 +218,10 @@ def _value(x: torch.Tensor, hardness: torch.Tensor, compiled: bool) -> torch.Ten
         here = _load(layout.flat[piece], v)
         torch.mul(here, layout.hardness, out=z)
         if z.dtype == torch.float64:
+            # Minus infinity times Phi = 0 would be NaN; the least finite number gives 0.
             flat[piece] = here.clamp(min=torch.finfo(z.dtype).min).mul_(_distribution(z))
             continue
+        # x Phi(lambda x) = gelu(lambda x) / lambda, by torch's own kernel.
         # torch's gelu of infinity is NaN: what x has beyond saturation is added to f there.
         torch.ops.aten.gelu.out(z.clamp_(-_SATURATED, _SATURATED), out=w).div_(layout.hardness)
         torch.add(w, torch.sub(here, _SATURATED / layout.hardness, out=z).relu_(), out=flat[piece])
@@ -252,16 +262,21 @@ def _slopes(
             fused.slopes(layout.flat, layout.hardness, given, flat), hardness
         )
     sums = torch.zeros(layout.hardness.shape, dtype=torch.float64, device=x.device)
+    # Some rows at a time, so that the scratch tensors stay in the cache.
     for piece, z, w, v in layout.pieces():
         torch.mul(_load(layout.flat[piece], w), layout.hardness, out=z)
         z.clamp_(-_SATURATED, _SATURATED)
         here = _load(given[piece], v)
         if z.dtype == torch.float64:
+            # df/dx = Phi(z) + z phi(z).
             slope = torch.exp(-0.5 * z * z).mul_(z).mul_(_DENSITY_AT_0).add_(_distribution(z))
             torch.mul(slope, here, out=flat[piece])
         else:
+            # The same, by torch's derivative of GELU at z.
             flat[piece] = torch.ops.aten.gelu_backward.grad_input(here, z, grad_input=w)
         if learns_hardness:
+            # df/dlambda = x^2 phi(z) = z^2 phi(z) / lambda^2. Constants and lambda are taken out
+            # of the sum, which is in float64.
             z.mul_(z)
             # By exp2, which takes a third of the time of exp.
             torch.mul(z, -0.5 / math.log(2), out=w).exp2_().mul_(z).mul_(here)

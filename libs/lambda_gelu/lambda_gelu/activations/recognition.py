@@ -69,15 +69,21 @@ def recognise(function: Function) -> Recognised | None:
     that differ by a hardness alone it is the softest, and none is a gate. None: no row agrees, or
     `function` fails, is random or does not keep the shape and type of its input.
     """
+    # 1. The values on the grid, in parts of other signs and shapes: an activation gives each
+    # element the same value wherever it stands.
     grid = _grid()
     parts = [_values(function, part) for part in (grid[0].flatten(), *grid[1:])]
     if any(part is None for part in parts):
         return None
     values = torch.stack([part.reshape(19, 127) for part in parts if part is not None])
+    # 2. A row as it is.
     rows = [each for each in known() if not each.parameters and not each.gate]
     for traits in rows:
         if _agree(values, traits.value(grid), grid):
             return Recognised(traits)
+    # 3. A row at another hardness. f(x) + f(-x) at one x tells the hardness that the row would
+    # need; the grid decides whether it is that row. The softest come first, by their distance to
+    # ReLU.
     ends = _values(function, _POINT)
     for traits in sorted(rows, key=lambda each: -each.relu_distance):
         if ends is not None and traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
@@ -99,6 +105,7 @@ def recognise_module(module: nn.Module) -> Recognised | None:
     own = type(module).__module__
     if own == "torch" or own.startswith("torch.") or not _takes_one_tensor(module):
         return None
+    # What has parameters or state computes no fixed function of its input.
     if (
         any(True for _ in module.parameters())
         or any(True for _ in module.buffers())
@@ -316,11 +323,14 @@ def is_gated_by_itself(expression: Expression) -> bool:
     """
     if expression.name not in _PRODUCTS or len(expression.children) != 2:
         return False
+    # 1. Tell the smooth factor, the gate, from the plain one.
     left, right = expression.children
     if _is_smooth(left) == _is_smooth(right):
         return False
     plain = left if _is_smooth(right) else right
     smooth = right if plain is left else left
+    # 2. Both must depend on one tensor alone, and on the same one: else it gates one branch by
+    # another, as in a GLU.
     shared = {id(each) for each in region(smooth)}
     return any(
         id(root) in shared
@@ -359,6 +369,8 @@ def _value(expression: Expression, known: dict[int, torch.Tensor]) -> torch.Tens
             name: _value(each, known) if isinstance(each, Expression) else each
             for name, each in expression.kwargs.items()
         }
+        # Copies and casts are passed over: the formula is judged in float64, whatever dtype it
+        # computes in.
         passes = expression.name in _PASSING
         known[id(expression)] = (
             args[0] if passes else _out_of_place(expression.operator)(*args, **kwargs)

@@ -187,6 +187,8 @@ def _observe(
     kwargs: Mapping[str, Any],
     functions: Collection[str] | None,
 ) -> tuple[Counter[_Key], list[Call]]:
+    # 1. Watch a copy, in evaluation mode, at three levels: modules by hooks, functions of torch
+    # by `_Functions`, aten operators by `_Operators`.
     """The uses and the calls of a run; without `functions`, by the operators alone."""
     watched = duplicate(network).eval()
     paths = {id(vars(module)): path for path, module in watched.named_modules()}
@@ -202,18 +204,23 @@ def _observe(
     if functions is not None:  # a hook turns off the fused transformer layer
         for path, module in watched.named_modules():
             module.register_forward_pre_hook(lambda *_, path=path: forwards.update([path]))
+    # The functions' mode is entered first, so that it can mute the operators that a function
+    # calls: none is counted twice.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), ExitStack() as stack:
         if functions is not None:
             stack.enter_context(called)
             called.operators = operators
         stack.enter_context(operators)
         watched(*args, **kwargs)
+    # 2. Count what was seen: the modules that are known activations, as often as they were
+    # called;
     for path, found in modules.items():
         if forwards[path]:
             traits, hardness = _row(found)
             uses[
                 (path, "module", type(watched.get_submodule(path)).__name__, traits, hardness)
             ] += forwards[path]
+    # formulas of operators, recognised by their values or as x g(x) with an unknown g;
     for formula in operators.formulas:
         traits, hardness = _row(formula.recognised)
         path, kind = formula.place
@@ -221,8 +228,10 @@ def _observe(
             formula.expression.name if kind == "operator" else traits.name if traits else "x g(x)"
         )
         uses[(path, kind, function, traits, hardness)] += 1
+    # sigmoid, tanh and erf that are part of no formula, which a swap leaves;
     for (path, _), name in operators.formulas.gates():
         uses[(path, "kept", name, None, 1.0)] += 1
+    # and fused transformer layers, whose activation is a flag.
     for path, name, row in operators.others:
         uses[(path, "operator", name, row, 1.0)] += 1
     return uses, called.recognised()
@@ -250,14 +259,19 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = operator_name(func)
+        # 1. What does not bear on activations runs unwatched, and so does what a known activation
+        # module does inside.
         watched = not self.muted and (is_elementwise(func) or name == _FUSED)
         path = (innermost(self._paths) or "") if watched else ""
         if not watched or path in self._modules:
             return func(*args, **kwargs)
+        # 2. A fused transformer layer is one operator: the activation inside shows in an argument
+        # alone.
         if name == _FUSED:
             row = GELU if args[7] else RELU  # use_gelu: the exact one
             self.others.append((path, f"{row.name} in torch.{_FUSED}", row))
             return func(*args, **kwargs)
+        # 3. Write the result as an expression of earlier ones, of which formulas are recognised.
         expression = Expression(
             func, tuple(map(self._of, args)), {key: self._of(each) for key, each in kwargs.items()}
         )
@@ -318,6 +332,8 @@ class _Functions(TorchFunctionMode):
         path = (innermost(self._paths) or "") if name else ""
         if name is None or path in self._modules or self.operators is None:
             return func(*args, **kwargs)
+        # Without the input: what is left, as approximate="tanh", tells which activation the call
+        # computes.
         rest = {
             key: value for key, value in kwargs.items() if key not in ("input", "self", "inplace")
         }
@@ -325,6 +341,7 @@ class _Functions(TorchFunctionMode):
             path, self._forwards[path], name, None, tuple(args[1:]), rest, is_in_place(func, kwargs)
         )
         self._calls.append((call, func))
+        # The call itself is recorded; the operators that it executes are not to be counted again.
         self.operators.muted = True
         try:
             return func(*args, **kwargs)
