@@ -232,6 +232,7 @@ class Questions:
         computed.
         """
         limits, self._neurons = self._limits, self._asked.network.neurons
+        # 1. Bound the rows exactly. Without bounds there is nothing to ask a solver about.
         try:
             self._reduced = reduce(
                 self._asked, min(time.monotonic() + limits.seconds, limits.deadline)
@@ -243,15 +244,19 @@ class Questions:
             told = OUT_OF_TIME.format(limit=limits.seconds, neurons=f"at most {self._neurons}")
             return self._settled(Verdict.TIMEOUT, JOB_ENDS if late else told)
         self._neurons, least = self._reduced.neurons, self._reduced.least.units
+        # 2. A case is excluded by one positive row. Of those left, the one nearest to a violation
+        # comes first.
         open_ = sorted(
             (max(least[rows]), place)
             for place, rows in enumerate(self._cases)
             if max(least[rows]) <= 0
         )
+        # 3. A confirmed counterexample is the answer, and bounds must not contradict it.
         if known is not None:
             if not open_:
                 raise RuntimeError("proven by bounds, but a counterexample is confirmed")
             return self._settled(Verdict.VIOLATED, "falsifier", known)
+        # 4. Ask the solver about the open cases.
         return self._solved([self._cases[place] for _, place in open_])
 
     def _solved(self, cases: Sequence[Sequence[int]]) -> Settled:

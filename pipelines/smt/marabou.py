@@ -179,6 +179,8 @@ def marabou_question(
     equations: list[tuple[str, list[tuple[float, int]], float]] = []
     relus: list[tuple[int, int]] = []
     inputs, count = list(range(len(box))), len(box)
+    # 1. Each layer as equations W x - y = -b over variables of its own; a ReLU ties the variable
+    # before it to the one behind it.
     for depth, (weight, bias) in enumerate(layers):
         if depth:
             relus += [(each, each + len(inputs)) for each in inputs]
@@ -193,6 +195,7 @@ def marabou_question(
             ]
             equations.append(("EQ", [*terms, (-1.0, output)], -constant))
         inputs, count = list(outputs), count + len(bias)
+    # 2. The case: every row over the outputs is at most 0, written with its constant on the right.
     if case is not None:
         for factors, constant in zip(
             case.weight.floats().tolist(), case.bias.floats().tolist(), strict=True

@@ -59,6 +59,7 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
             f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or"
             " interval; a regression asks for one by its option `tolerance`"
         )
+    # 1. A network of integers has an exact search of its own.
     if not is_file(network) and (
         network.deployed is not None or (network.integer is not None and asks != "interval")
     ):
@@ -70,8 +71,11 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
         from pipelines.smt.integer.measuring import measure_integer
 
         return measure_integer(options, network, bench, deadline)
+    # 2. What is no chain of layers is bisected under bounds of its graph.
     if is_file(network) or asks == "interval" or network.vocabulary is not None or network.several:
         return _measured(options, Bisection(options, network, bench, deadline), network, bench)
+    # 3. A chain goes to the exact method. What that refuses is tried by its graph; if neither takes
+    # it, both reasons are told.
     try:
         method = method_for(options, network, bench, deadline)
     except Unsupported as refusal:
@@ -88,6 +92,7 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
         Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     )
     metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
+    # 1. At each radius decide the samples, and list verdicts, effort and what became of the proofs.
     for eps in options.eps:
         properties = method.properties(eps, bench, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
@@ -107,6 +112,7 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
         found += [
             (asked, each.counterexample) for asked, each in pairs if each.counterexample is not None
         ]
+    # 2. What was asked for and cannot be had is a row with a reason.
     if options.same_class:
         reason = (
             "there is no integer network to compare with: a step that quantizes must come before"
@@ -114,6 +120,7 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
         metrics.append(
             Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason)
         )
+    # 3. The brackets of the least distance, by bisection over radii.
     if options.distance:
         metrics += distances(options, method, network, bench)
     path = write_counterexamples(bench.folder, bench.data, method.runs(network), found)
@@ -172,6 +179,7 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
         clocked.append(settled.clocked)
         return settled
 
+    # Narrow each sample's bracket by bisection while the job has time.
     properties, found = bench.properties(0.0, options.distance_samples), list[Bracket]()
     for prop in properties:
         left = method.limits.deadline - time.monotonic()

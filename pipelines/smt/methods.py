@@ -352,14 +352,18 @@ class Bisection(Method):
         asked = self._of[property_.sample]
         model, graph = asked.read
         began, specification = time.monotonic(), specification_of(property_, graph.outputs)
+        # 1. Zonotopes, where the network has attention, in a share of the time.
         if asked.excluded(property_, specification, began + _BOUNDS_SHARE * seconds):
             return Settled(Verdict.HOLDS, BY_BOUNDS, nodes=1, seconds=time.monotonic() - began)
+        # 2. Else the cascade of falsifier, bounds and bisection, in what is left of the time.
         left = began + seconds - time.monotonic()
         found = decide(model, graph, specification, timeout=left, seed=self._seed)
         verdict, reason, point = found.answer.verdict, found.reason, None
         if verdict is Verdict.HOLDS:  # rows speak of real arithmetic
             reason = reason.split(";")[0]
             reason = BY_BOUNDS if reason in ("intervals", "backward bounds") else reason
+        # 3. A witness without the answer `sat` violates it in one arithmetic alone: float32 or the
+        # reals. The reason says in which.
         if found.witness is not None and found.answer is not Answer.SAT:
             verdict = Verdict.UNKNOWN
             holds = found.answer is Answer.UNSAT_REAL
@@ -374,6 +378,8 @@ class Bisection(Method):
             point = torch.tensor([float(each) for each in found.witness.inputs]).reshape(
                 property_.lower.shape
             )
+            # 4. ONNX Runtime has shown the witness on the file; the network itself must violate the
+            # property there too.
             with torch.no_grad():
                 if not bool(violated(asked.run(point[None]), [property_])):
                     verdict, reason, point = (
@@ -425,6 +431,8 @@ class _Asked:
             )
         except (Unsupported, OutOfTimeError):
             return False
+        # Bound each different constraint once, as a row over the outputs: where a row exceeds its
+        # bound in the whole box, it excludes every case that it stands in.
         constraints = list(
             dict.fromkeys(constraint for case in asked.cases for constraint in case.constraints)
         )

@@ -133,6 +133,7 @@ def _proof_by_phases(decided: Decided, space: PhaseSpace, content: bytes) -> Pro
 
 
 def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) -> Proof:
+    # 1. The file must be one that the checker reads, and of the network that was verified.
     try:
         read_smooth_network(onnx.load_model_from_string(content))
         _require_same(decided.asked.network, content)
@@ -141,6 +142,7 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
     # what onnx and numpy raise for what they cannot read is for them to choose
     except Exception as error:
         raise Unsupported(f"no proof is written of such a network: {error}") from error
+    # 2. Write the search's choices: slopes of lines, splits and multipliers, but no bound.
     writing = _ByIntervals(space)
     body = {
         **_stated(SMOOTH_PROOF, decided.asked, content),
@@ -150,10 +152,13 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
         ],
         "trees": [writing.tree(tree) for tree in decided.trees],
     }
+    # 3. Let the checker compute the bounds, from the JSON that a reader would have.
     body = json.loads(json.dumps(body))
     try:
         smooth_statement = recompute_smooth_proof(body, content)
     except SmoothProofError as error:
+        # Lines are rounded to few places, and a small margin may be lost by that. A clear one may
+        # not: then search and checker disagree, which must show.
         if (
             isinstance(error, SmoothBoundError)
             and decided.margin is not None

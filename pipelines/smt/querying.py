@@ -175,10 +175,14 @@ def _by_search(box: _Box, question: Question) -> Settled:
         if len(rows) == 1:
             chosen += rows
             continue
+        # 1. Search on the greatest of the rows, by a network that computes it: the case is excluded
+        # if it is > 0.
         whole = box.search(greatest(network, together(rows)), [_ITSELF], question, share=0.5)
         if whole.verdict is Verdict.VIOLATED:
             return Settled(whole.verdict, whole.reason, nodes=box.nodes)
         holds = whole.verdict is Verdict.HOLDS
+        # 2. Look for one row that is > 0 alone, as only this can be written as a proof; once the
+        # case is excluded, with patience for some time only.
         row = _positive(
             box, rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf
         )
@@ -187,6 +191,7 @@ def _by_search(box: _Box, question: Question) -> Settled:
         if row is None and not holds:
             return Settled(whole.verdict, whole.reason, nodes=box.nodes)
         chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
+    # 3. Search all the rows that were chosen at once: this is the search that a proof is of.
     found = box.search(network, chosen, question) if chosen else whole
     return Settled(
         found.verdict,
@@ -232,11 +237,13 @@ def _left(question: Question) -> float:
 def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> Verification:
     """The falsifier, then each box by the engine, until one does not hold."""
     network, specification = _network(question), question.specification
+    # 1. Refuse what the engine or the file does not allow.
     if network.curves and engine is not _by_search:
         raise Unsupported(f"{question.onnx}: {_CURVED.format(network.curves[0].traits.name)}")
     question.check_sizes(network.maps[0].weight.shape[1], network.classes)
     if not all(case.constraints for case in specification.cases):
         raise Unsupported(f"{question.vnnlib}: a disjunct without a constraint on the outputs")
+    # 2. The falsifier, on all cases at once: a witness that is confirmed ends the query.
     judge = _judge(question, network)
     attack = Attack(
         network.in_torch(), specification, judge, seed=question.seed, check=question.check
@@ -245,6 +252,7 @@ def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> 
     nodes, proofs = 0, []
     if witness is not None:
         return _sat(question, network, judge, witness, "falsifier")
+    # 3. Each box by the engine; the first that does not hold is the answer.
     for box, cases in specification.by_box():
         asked = _Box(network, box, cases, judge, attack)
         found = engine(asked, question)

@@ -85,6 +85,7 @@ def read_file(content: bytes) -> ExactNetwork:
     except onnx.checker.ValidationError as error:
         raise Unsupported(f"not a valid ONNX file: {' '.join(str(error).split())[:200]}") from error
     _check_file(model)
+    # 1. One input of float32 and of fixed size for each sample, and one output.
     graph, held = model.graph, {each.name for each in model.graph.initializer}
     inputs = [each for each in graph.input if each.name not in held]
     if len(inputs) != 1 or len(graph.output) != 1:
@@ -107,6 +108,7 @@ def read_file(content: bytes) -> ExactNetwork:
             f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed"
             " sizes)"
         )
+    # 2. The operators as layers, in their order.
     try:
         return _chained(layers_in_file(model), tuple(sizes), _named)
     except Unsupported as error:
@@ -131,6 +133,7 @@ def _chained(
     maps: list[Affine] = []
     curves: list[Curve] = []
     pending: Affine | None = None
+    # Affine layers are composed into `pending` until an activation ends that map.
     for path, layer in layers:
         curve = curve_of(path, layer)
         if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
@@ -150,6 +153,7 @@ def _chained(
         raise Unsupported(
             f"the output has shape {shape}, and only vectors of logits are read exactly"
         )
+    # An exact network without curves is one of ReLU, which has a decision procedure of its own.
     rectified = all(each == Curve(RELU, 1.0) for each in curves)
     return ExactNetwork((*maps, pending or _identity(shape[0])), () if rectified else tuple(curves))
 
@@ -215,6 +219,7 @@ def reach(network: Network, property_: Property) -> float:
     if not isinstance(network.module, nn.Sequential):
         raise Unsupported(f"only nn.Sequential is bounded, not {type(network.module).__name__}")
     known = {id(use.module): use.traits for use in census(network.module, gates=True)}
+    # |W| |x| + |b| is at least every output, and every partial sum in whatever order it is taken.
     size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
     greatest = size.max().item()
     for path, layer in _layers(network.module, ""):

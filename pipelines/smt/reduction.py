@@ -259,6 +259,8 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
     """
     network, rows = asked.network, asked.rows
     check_box(asked)
+    # Fixed inputs go into the constants; the others are t, measured from the lower corner, so that
+    # a row over [1, t] is least where t is 0 or the width.
     widths = asked.upper - asked.lower
     free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
     widths, first = widths[free].shortened(), network.maps[0]
@@ -294,6 +296,7 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
         forms = _raised(
             side_by_side([forms, following.weight[:, left]]), following.bias
         ).shortened()
+    # 4. The rows asked for are one more map over the outputs.
     margins = _raised(product(rows.weight, forms, deadline), rows.bias).shortened()
     return Reduced(
         asked,

@@ -61,6 +61,7 @@ def rows(
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
     seconds, found = [_seconds(each, limit, counted=counted) for each in settled], list[Metric]()
+    # 1. Each sample's verdict and seconds.
     for sample, each, own in zip(samples, settled, seconds, strict=True):
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
         found += [
@@ -86,6 +87,7 @@ def rows(
                 reason=censored,
             ),
         ]
+    # 2. The shares of verdicts, and what exact search verifies beyond what bounds do.
     verified, *others = shares(settled, _SHARES, setting)
     by_bounds = sum(
         each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled

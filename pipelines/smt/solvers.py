@@ -85,6 +85,7 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
     """Z3's answer to declarations and assertions in SMT-LIB; where sat, with the values of
     `variables`, as "-1/3".
     """
+    # 1. Z3's own program, with limits of steps and memory that are the same on every machine.
     held = (
         each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe")
     )
@@ -97,6 +98,8 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
         f"-T:{ends}",
         *(f"{name}={value}" for name, value in options.items()),
     ]
+    # 2. The question; behind it come the steps that were spent, why nothing is known, and the
+    # values.
     wanted = f"(get-value ({' '.join(variables)}))" if variables else ""
     asked = (
         f"(set-logic {logic})\n{text}\n(check-sat)\n(get-info :rlimit)\n(get-info"
@@ -107,11 +110,13 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
     if not isinstance(found, re.Match):
         return found or Reply(End.CRASHED, reason=str(said).strip()[:500])
     answer, steps, why, values = found.groups()
+    # 3. Without an answer the reason tells in words which limit was reached.
     if answer == "unknown":
         # "canceled" is what some parts of Z3 make of its step limit; nothing else cancels here.
         stopped = "resource" in why or why == "canceled"
         end = End.OUT_OF_MEMORY if "memory" in why else End.OUT_OF_STEPS if stopped else End.CRASHED
         return Reply(end, int(steps), why)
+    # 4. Values become fractions: SMT-LIB writes -1/3 in prefix form.
     known = {
         name: f"{'-' * bool(sign)}{top}" + (f"/{bottom}" if bottom else "")
         for name, sign, top, bottom in _VALUE.findall(" ".join(values.split()))

@@ -89,21 +89,28 @@ def least_values(
     total, taken = np.zeros(len(rows), dtype=np.int64), list[Integers]()
     for depth in range(len(layers) - 1, -1, -1):
         layer, runs = layers[depth], region.runs[depth]
+        # 1. Price the definitions z = W a + b of this layer at p: every p is sound, a good one
+        # loses little.
         slopes = (
             _by_lines(runs, rows)
             if prices is None
             else np.broadcast_to(prices[depth], (len(rows), len(runs)))
         )
         taken.insert(0, slopes)
+        # 2. Refuse what could exceed 64 bits: a sum that wraps around would be no bound.
         _check_room(rows, [max(map(abs, run.range)) for run in runs], share)
         _check_room(slopes, [max(abs(run.lower), abs(run.upper)) for run in runs], share)
         _check_room(slopes, np.abs(layer.bias), share)
         _check_room(slopes, np.abs(layer.weight).max(1), share)
+        # 3. The least q f(z) - p z over each neuron's interval, which the runs of f give exactly,
+        # and p b of the definitions.
         total += (
             sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
             + slopes @ layer.bias
         )
+        # 4. What is left is p W a, a row over the outputs of the layer before.
         rows = slopes @ layer.weight
+    # 5. At the inputs each column takes the end of its interval that makes the row least.
     _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)), share)
     return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1)), taken
 
@@ -131,9 +138,14 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
     region = Region(lower, upper, ())
     low, high = lower, upper
     for depth, layer in enumerate(network.layers):
+        # 1. Interval arithmetic: each product at the end of its interval that makes it least, or
+        # most.
         ends = np.stack([layer.weight * low, layer.weight * high])
         least, most = ends.min(0).sum(1) + layer.bias, ends.max(0).sum(1) + layer.bias
         if depth:
+            # 2. Meet them with linear bounds of W a and of -W a: these keep that one input moves
+            # many neurons together, which intervals forget. A sum of integers is no less than the
+            # bound rounded up.
             rows = np.concatenate([layer.weight, -layer.weight]) << BITS
             try:
                 found = -(-least_values(network.layers[:depth], region, rows)[0] >> BITS)
@@ -143,6 +155,8 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
                 count = len(layer.bias)
                 least = np.maximum(least, found[:count] + layer.bias)
                 most = np.minimum(most, layer.bias - found[count:])
+        # 3. Restrict each neuron's function to its interval; its range is what the next layer
+        # takes.
         intervals = zip(layer.runs, least.tolist(), most.tolist(), strict=True)
         runs = tuple(each.within(start, end) for each, start, end in intervals)
         region = Region(lower, upper, (*region.runs, runs))
@@ -212,12 +226,16 @@ class HullProgram(Model):
         # is.
         self._places: list[Integers] = []
         self._numbers: list[tuple[int, int]] = []
+        # 1. Keep the neurons whose function varies in the region, and of the last layer those that
+        # the row weighs: the others are constants, which need no column.
         for depth, runs in enumerate(region.runs):
             kept = np.array([not run.constant for run in runs])
             if depth == len(layers) - 1:
                 kept &= row != 0
             self._places.append(np.where(kept, len(self._numbers) + np.cumsum(kept) - 1, _NONE))
             self._numbers += [(depth, neuron) for neuron in np.flatnonzero(kept).tolist()]
+        # 2. Write each kept z over the free inputs and the kept outputs before it; what is constant
+        # goes into the definition's constant.
         free, count = len(self._free_inputs), len(self._numbers)
         forms, constants, costs = np.zeros((count, free + count)), np.zeros(count), np.zeros(count)
         before, values = np.full(len(region.lower), _NONE), region.lower.astype(float)
@@ -228,7 +246,9 @@ class HullProgram(Model):
             forms[at[:, None], before[varying]] = weight[:, varying]
             constants[at] = weight[:, ~varying] @ values[~varying] + layer.bias[kept]
             before, values = np.where(place == _NONE, _NONE, free + place), _constants(runs)
+        # 3. The objective is the row over the kept outputs of the last layer.
         costs[at] = row[kept] / 2.0**BITS
+        # 4. Behind the definitions come the lines, those of one neuron next to each other.
         ends = [each[self._free_inputs].astype(float) for each in (region.lower, region.upper)]
         rows = np.arange(2 * _FACETS * count).reshape(count, 2 * _FACETS).T
         super().__init__((ends[0], ends[1]), forms, constants, _walls(self._kept(region)), rows)
@@ -236,6 +256,8 @@ class HullProgram(Model):
 
     def solve(self, region: Region, deadline: float) -> Guide | None:
         """The solution on the region; None if HiGHS finds none in time."""
+        # 1. Change only what differs from the region before, so that the simplex starts from its
+        # last basis.
         moved = (region.lower != self._region.lower) | (region.upper != self._region.upper)
         for column in np.flatnonzero(moved[self._free_inputs]).tolist():
             index = self._free_inputs[column]
@@ -254,6 +276,8 @@ class HullProgram(Model):
         point = region.lower.astype(float)
         point[self._free_inputs] = offsets
         sums, outputs, prices = [], [], []
+        # 2. Put the solution back in its layers: what the program left out has its constant value
+        # and price 0. Prices are rounded to the proof's units, which is sound, as any price is.
         for place, runs in zip(self._places, region.runs, strict=True):
             missing = place == _NONE
             sums.append(np.where(missing, np.nan, np.append(z, 0.0)[place]))

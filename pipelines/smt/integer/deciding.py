@@ -57,6 +57,8 @@ def decide(
     query.check(network)
     started = time.monotonic()
     limits = Limits(started + seconds, most_nodes)
+    # 1. Bound every margin over the whole box: those that reach what is needed are proven by
+    # prices, and their trees have no split.
     region = enter(network, query.lower, query.upper)
     others = [each for each in range(network.classes) if each != query.label]
     least, by_bounds = margins(network, region, query.label, others)
@@ -84,19 +86,25 @@ def decide(
 
     if not is_open.any():
         return settled(Verdict.HOLDS, "bounds")
+    # 2. Look for a counterexample before any search, which is slower at finding one; half of the
+    # time is left for the search.
     found = attack(network, query, seed=seed, deadline=started + seconds / 2)
     if found is not None:
         return settled(Verdict.VIOLATED, "falsifier", found)
+    # 3. Branch and bound on each open margin, the least bound first: it is the likeliest to be
+    # violated.
     open_, ended = np.flatnonzero(is_open), set[Finding]()
     for index in open_[np.argsort(least[open_])].tolist():
         search = Search(network, query, region, others[index], int(least[index]), limits)
         finding = search.run()
         if finding is Finding.VIOLATED:
             return settled(Verdict.VIOLATED, "search", search.counterexample)
+        # A search that is ended early has still raised the margin's bound.
         least[index] = search.least
         if finding is Finding.POSITIVE:
             trees[others[index]] = search.tree
         ended.add(finding)
+    # 4. It holds only if every search proved its margin.
     reached = f"; the margin is at least {int(least.min())}"
     if Finding.OUT_OF_TIME in ended:
         return settled(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached{reached}")
@@ -156,6 +164,7 @@ def answer_integers(question: Question) -> Verification:
             its box.
     """
     content, specification = question.content, question.specification
+    # 1. Read the file and the property, and see that they fit together.
     try:
         network = read_integer_onnx(content)
     except (Unsupported, ValueError) as error:
@@ -164,6 +173,8 @@ def answer_integers(question: Question) -> Verification:
     query = _query(specification)
     query.check(network)
     found = decide(network, query, seconds=max(1e-3, question.deadline - time.perf_counter()))
+    # 2. A counterexample counts if ONNX Runtime shows it on the file: what was searched is our
+    # reading of it.
     witness = None
     if found.counterexample is not None:
         kind = torch.uint8 if network.input.low == 0 else torch.int8
@@ -173,6 +184,7 @@ def answer_integers(question: Question) -> Verification:
                 f"{question.onnx}: ONNX Runtime computes something else than the integers that were"
                 " read"
             )
+    # 3. What holds counts if the checker accepts its proof.
     if found.proof is not None:
         checked_text(found.proof(content), content)
     proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
@@ -191,6 +203,7 @@ def _query(specification: Specification) -> Query:
     one box of all cases.
     """
     boxes, labels = {case.box for case in specification.cases}, set()
+    # 1. Each case must be one constraint Y_label - Y_other <= 0.
     for case in specification.cases:
         one = case.constraints[0] if len(case.constraints) == 1 else None
         terms = {} if one is None else {factor: index for index, factor in one.terms}
@@ -206,6 +219,8 @@ def _query(specification: Specification) -> Query:
                 " label i"
             )
         labels.add(terms[Fraction(1)])
+    # 2. Together they must have one box and one label, and name every other output: only then is
+    # the class what is asked for.
     outputs = {index for case in specification.cases for index, _ in case.constraints[0].terms}
     if len(boxes) != 1 or len(labels) != 1 or outputs != set(range(specification.outputs)):
         raise Unsupported(
@@ -213,5 +228,6 @@ def _query(specification: Specification) -> Query:
             " than every other"
         )
     (box,), (label,) = boxes, labels
+    # 3. Inputs are integers: the box holds those between its ends.
     lower, upper = map(math.ceil, box.lower), map(math.floor, box.upper)
     return Query(np.array([*lower], dtype=np.int64), np.array([*upper], dtype=np.int64), label)

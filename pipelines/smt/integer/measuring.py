@@ -138,6 +138,7 @@ class SameClass(Method):
         found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
         if found.counterexample is None:
             return found
+        # 4. Integers count if a float32 input of the box rounds to them and shows two classes.
         point = both.real(found.counterexample.numpy())
         if point is not None and both.differ(point[None])[0]:
             return Settled(Verdict.VIOLATED, found.reason, counterexample=point)
@@ -203,9 +204,12 @@ class _Both:
         if bool((self.lower > self.upper).any()):
             return None
         shape, seed = self.lower.shape, self.box.sample
+        # 1. Random points, every other one a corner of the box.
         share = torch.rand(_SAMPLES, *shape, generator=torch.Generator().manual_seed(seed))
         share[::2] = share[::2].round()
         tried = [self.lower + share * (self.upper - self.lower)]
+        # 2. Points between the middle and what a falsifier of either network finds: on the way
+        # there the networks need not change their class at the same point.
         (by_gradient,) = falsify(self.network.module, [asked], seed=seed)
         by_steps = attack(self.quantized, query, seed=seed, deadline=deadline)
         for end in (by_gradient, None if by_steps is None else self.real(by_steps)):
@@ -236,6 +240,7 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     """
     source = network.integer or network.deployed
     assert source is not None
+    # 1. Read the file, and refuse what is too large or not of this network.
     content = source.read_bytes()
     integer_network = read_integer_onnx(content)
     check_size(options, integer_network.inputs, integer_network.neurons)
@@ -251,6 +256,7 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
         Evidence(bench.folder, lambda: content, deadline),
         Limits(options.integer_time_limit, deadline),
     )
+    # 2. Clean accuracy, by the integers themselves.
     session, test = open_onnx(content), bench.data.test
     samples = range(min(options.samples, len(test)))
     points = [
@@ -283,6 +289,8 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
             most_nodes=math.ceil(limits.seconds * _RATE),
         )
 
+    # 3. Decide every sample at each radius, and have the proofs checked before a row says that it
+    # holds.
     for radius in options.steps:
         setting: Setting = {
             "eps": radius * integer_network.input.scale,
@@ -298,6 +306,7 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
             metrics += SameClass(network, integer_network, limits).metrics(
                 bench, radius, len(samples)
             )
+        # Run each counterexample in ONNX Runtime, on the file, before it is written.
         for sample, each in zip(samples, found, strict=True):
             if each.counterexample is not None:
                 label = points[sample][1]

@@ -155,6 +155,8 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
         raise Unsupported(f"accumulators take {length} values; at most {_LONGEST} are looked at")
     found: list[list[tuple[Integers, Integers]]] = [[] for _ in lower]
     previous = None
+    # 1. Compute the functions chunk by chunk: wherever a value differs from the one before it a run
+    # starts. Neurons of shorter intervals repeat their last argument, which starts none.
     for start in range(0, length, _CHUNK):
         arguments = np.minimum(
             lower + np.arange(start, min(start + _CHUNK, length))[:, None], upper
@@ -166,6 +168,7 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
             rows = np.flatnonzero(column)
             found[neuron].append((arguments[rows, neuron], made[rows, neuron]))
         previous = made[-1:]
+    # 2. A run ends before the next one starts, and the last one at the interval's end.
     runs = []
     for parts, end in zip(found, upper.tolist(), strict=True):
         firsts, values = (np.concatenate(each) for each in zip(*parts, strict=True))

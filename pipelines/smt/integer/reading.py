@@ -155,9 +155,11 @@ class _Reader:
 
     def read(self) -> IntegerNetwork:
         """The network of the file."""
+        # 1. Take the nodes in their order; what follows the last product ends at the output.
         for node in self.model.graph.node:
             self._take(node)
         self._close(self.model.graph.output[0].name)
+        # 2. The metadata say which real inputs the integers stand for: the operators do not.
         said = {
             metadata_prop.key: metadata_prop.value for metadata_prop in self.model.metadata_props
         }
@@ -242,7 +244,10 @@ class _Reader:
             raise Unsupported(
                 f"node {node.name!r} has weights or zero points that are no constants"
             )
+        # 1. What came since the last product is the function of the layer before.
         self._close(data)
+        # 2. W (x - zero) = W x - zero (W 1): the input's zero point goes into the bias, as
+        # intervals and searches take the integers that the file takes.
         zero, offset = [*(self._constant(name) for name in zeros), np.int64(0), np.int64(0)][:2]
         weight = (self.constants[matrix].astype(np.int64) - offset).T
         if zero.size != 1 or weight.ndim != 2 or weight.shape[1] != len(self.lower):
@@ -279,6 +284,8 @@ class _Reader:
 
     def _function(self, result: str) -> Function:
         """From the last product to the tensor `result`, elementwise, int64 (points, neurons)."""
+        # The nodes since the product become a graph of their own. ONNX's reference evaluates it as
+        # the standard defines its operators, rounding included.
         taken = {name for node in self.between for name in node.input}
         source = self.source
         given, made = ([onnx.ValueInfoProto(name=each)] for each in (source, result))

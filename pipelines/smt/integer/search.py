@@ -78,6 +78,8 @@ def descend(
     x, best = start, float(_smooth_margins(network, start[None], query.label)[0, other])
     free = np.flatnonzero(query.lower < query.upper)
     at = np.arange(len(free))
+    # Steepest descent over single moves to an end of the box; the first steps also try to leap, by
+    # all moves that gain.
     for step in range(_LEAPS + _STEPS):
         if time.monotonic() >= deadline:
             return None
@@ -101,6 +103,7 @@ def descend(
         if not margins[chosen] < best:
             return None
         x, best = moves[chosen], float(margins[chosen])
+        # So near to a violation the rounding that was interpolated decides: ask the network itself.
         if best <= 1:
             integers = first_violation(network, query, moves[margins <= 1])
             if integers is not None:
@@ -181,6 +184,7 @@ class Search:
         queue = (
             [(self._root.bound, next(order), self._root)] if self._root.least < self._needed else []
         )
+        # Best first: the least bound of the queue is the bound of the whole region.
         while queue:
             node = queue[0][2]
             self.least = max(known, node.least)
@@ -188,6 +192,8 @@ class Search:
             if over is not None:
                 return over
             heapq.heappop(queue)
+            # 1. Of few inputs try all. Else round the program's solution: a violation is likeliest
+            # near it.
             box = replace(self._query, lower=node.region.lower, upper=node.region.upper)
             if box.points <= _FEW:
                 self.counterexample, node.tree["points"] = self._enumerated(box), box.points
@@ -195,6 +201,8 @@ class Search:
                 self.counterexample = self._seek(node.solution)
             if self.counterexample is not None:
                 return Finding.VIOLATED
+            # 2. Split what is left. Of equal bounds the newest part comes first, so that ties go
+            # deep.
             for child in () if box.points <= _FEW else self._children(node):
                 if child.least < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
@@ -244,14 +252,17 @@ class Search:
         best one.
         """
         best, split, part = list[_Node](), Tree(), node.region
+        # 1. Strong branching: bound both halves of a few candidates, and keep the best split.
         for depth, neuron, cut in self._candidates(node)[:_TRIED]:
             runs = part.runs[depth][neuron]
             halves = (runs.lower, cut), (cut + 1, runs.upper)
             children = [self._node(part.narrowed(depth, neuron, *ends), node) for ends in halves]
             if not best or _gain(node, children) > _gain(node, best):
                 best, split = children, {"neuron": [depth, neuron], "cut": cut}
+            # Both halves are proven: no other split can do better.
             if all(child.least >= self._needed for child in children):
                 break
+        # 2. No neuron can be split any more: halve an input, which always ends.
         if not best:
             index, cut = self._input(node)
             halves = (int(part.lower[index]), cut), (cut + 1, int(part.upper[index]))
@@ -271,6 +282,8 @@ class Search:
         found, solution = list[tuple[float, tuple[int, int, int]]](), node.solution
         if solution is None:
             return []
+        # From the last layer back: `effects` is what a step of each output changes in the margin by
+        # the program's prices, and `typical` what it would by the functions' mean slopes.
         effects = typical = np.abs(self._row[0].astype(float) / 2.0**BITS)
         for depth in reversed(range(len(self._network.layers))):
             layer, sums, outputs = (
@@ -281,6 +294,8 @@ class Search:
             for neuron in np.flatnonzero(~np.isnan(sums)).tolist():
                 runs = node.region.runs[depth][neuron]
                 if not runs.constant:
+                    # The gap to the nearer of the network's outputs at the integers on both sides
+                    # of z.
                     z = min(max(float(sums[neuron]), runs.lower), runs.upper)
                     gaps = outputs[neuron] - runs.at(
                         [int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)]
@@ -288,6 +303,7 @@ class Search:
                     gap = float(gaps[np.argmin(np.abs(gaps))])
                     score = (effects[neuron] + _DOUBT * typical[neuron]) * (abs(gap) + _DOUBT)
                     found.append((score, (depth, neuron, runs.farthest(z, above=gap > 0))))
+            # Carry both to the outputs of the layer before.
             slopes = [len(runs.values) / (runs.upper - runs.lower + 1) for runs in layer.runs]
             typical = (typical * slopes) @ np.abs(layer.weight)
             effects = np.abs((solution.prices[depth] / 2.0**BITS) @ layer.weight)

@@ -92,6 +92,7 @@ def decide_rows(
     started = time.monotonic()
     limits, space = Limits(started + seconds, nodes), None
     ended: _Ended | None = None if known is None else (Verdict.VIOLATED, "falsifier", known)
+    # 1. Reduce the network on this box, which bounds every row exactly.
     try:
         space = space_of(reduce(asked, limits.deadline))
     except OutOfTimeError:
@@ -104,6 +105,7 @@ def decide_rows(
         )
         ended = ended or (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, None)
     else:
+        # 2. Each row has a tree, of which the root is closed where that bound is > 0 already.
         trees = [
             Node[Any](space.root, least, closed=least > 0)
             for least in space.reduced.least.fractions()
@@ -112,6 +114,7 @@ def decide_rows(
             raise RuntimeError(
                 "the margins are proven positive by bounds, but a counterexample is confirmed"
             )
+        # 3. Search what is open.
         ended = ended or _searched(space, trees, suspects, limits)
     verdict, reason, found = ended
     spent = nodes - limits.nodes, 0 if space is None else space.calls, time.monotonic() - started
@@ -148,6 +151,7 @@ def _searched(
             if finding in (Finding.OUT_OF_TIME, Finding.OUT_OF_NODES):
                 return Verdict.TIMEOUT, finding.value, None
             findings.append(finding)
+    # No row is violated: one of which floats or bounds could not tell leaves the whole unknown.
     for left in (Finding.EXACT_ONLY, Finding.NUMERICAL):
         if left in findings:
             return Verdict.UNKNOWN, left.value, None

@@ -115,6 +115,8 @@ class Descent:
             value, slope = self._slope(point, row)
             if not value > 0:
                 yield point
+            # Of a linear margin the corner down its slope is least, but the slope is right only
+            # near the point: so go to the corner and half the way to one, in turns.
             corner = np.where(slope > 0, self._lower, np.where(slope < 0, self._upper, point))
             following = corner if step % 2 == 0 else (point + corner) / 2
             if np.array_equal(following, point):
@@ -227,11 +229,15 @@ class Exploration(Generic[Part]):
         return node.closed
 
     def _expand(self, node: Node[Part], found: Optimum, limits: Limits) -> Finding | None:
+        # 1. Where the relaxation is least a counterexample is likeliest; at the root `start` has
+        # looked.
         if node is not self.tree and self.violated_at(found.offsets):
             return Finding.VIOLATED
         candidates = self.space.candidates(node.part, found)[:_TRIED]
         if not candidates:
             return self.settle(node, limits)
+        # 2. Strong branching: solve both halves of each candidate, and keep the split that gains
+        # most.
         best: tuple[float, int, tuple[Part, Part], tuple[Optimum, Optimum]] | None = None
         for neuron in candidates:
             parts = self.space.halves(node.part, neuron, found)
@@ -241,9 +247,11 @@ class Exploration(Generic[Part]):
             gain = _progress(found.value, first.value, second.value)
             if best is None or gain > best[0]:
                 best = gain, neuron, parts, (first, second)
+            # Both halves are positive: no other split can do better.
             if min(first.value, second.value) > 0:
                 break
         assert best is not None
+        # 3. Grow the tree by the best split, whose programs are solved already.
         limits.nodes -= 2
         _, node.split, (one, other), optima = best
         # What the halves start from, should they stay open.

@@ -60,6 +60,8 @@ class Model:
     def __init__(
         self, inputs: Ends, forms: Floats, constants: Floats, walls: Walls, rows: Places
     ) -> None:
+        # Columns are t, z, a and two slacks for each definition. Rows are the definitions z -
+        # form(t, a) + slack - slack = constant, then the lines a - slope z.
         (count, columns), half = forms.shape, len(rows) // 2
         self._free, self._neurons, self._walls, self._rows = (
             columns - count,
@@ -81,12 +83,14 @@ class Model:
         parts.append((self._rows[sloped], z[sloped[1]], -walls.slopes[sloped]))
         parts += [(row, a, ones) for row in self._rows]
         at, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        # Slacks may be any numbers >= 0: a definition that cannot hold is missed, at its price.
         endless = np.full(2 * count, highspy.kHighsInf)
         low = np.concatenate([inputs[0], walls.lower, walls.least, 0 * ones, 0 * ones])
         high = np.concatenate([inputs[1], walls.upper, walls.most, endless])
         least, most = (
             np.concatenate([constants, np.full(rows.size, end)]) for end in (-np.inf, np.inf)
         )
+        # Lines below a: a - slope z >= start. Lines above: a - slope z <= start.
         least[self._rows[:half]], most[self._rows[half:]] = walls.starts[:half], walls.starts[half:]
         self._model = model_of(np.zeros(len(low)), (low, high), (least, most), at, places, values)
         self.calls = 0
@@ -166,10 +170,12 @@ class Program(Model):
         self._margins, spans = margins, walls.upper - walls.lower
         self._widths, self._spans = widths, np.where(spans > 0, spans, 1.0)
         self._columns, start = np.concatenate([widths, self._spans]), 0
+        # The definitions of all layers as one matrix over the columns [1, t, a].
         self._forms = np.zeros((len(spans), margins.shape[1]))
         for part in forms:
             self._forms[start : start + part.shape[0], : part.shape[1]] = part.floats()
             start += part.shape[0]
+        # A column in units of its width, and a definition divided by the width of its own z.
         scaled, ends = (
             self._forms[:, 1:] * self._columns / self._spans[:, None],
             (0 * widths, np.ones(len(widths))),
@@ -188,6 +194,7 @@ class Program(Model):
     def solve(self, walls: Walls, deadline: float) -> Optimum | None:
         """The optimum between these walls; None where there is none in time, or HiGHS fails."""
         walls = self._scaled(walls)
+        # Move only the walls that differ, so that the simplex starts from its last basis.
         differ = [
             (new != old).any(0) if new.ndim > 1 else new != old
             for new, old in zip(walls, self._walls, strict=True)
@@ -198,6 +205,7 @@ class Program(Model):
         if found is None:
             return None
         value, (offsets, inputs, outputs), duals = found
+        # Back in the network's units.
         return Optimum(
             value * self._scale + self._offset,
             offsets * self._widths,
@@ -233,6 +241,7 @@ def model_of(
         ("solver", "simplex"),
     ):
         model.setOptionValue(name, value)
+    # HiGHS takes rows in compressed form: the entries sorted by row, and where each row starts.
     order = np.lexsort((places, at))
     program.num_col_, program.num_row_, program.col_cost_ = len(cost), len(rows[0]), cost
     program.col_lower_, program.col_upper_ = columns
@@ -289,12 +298,16 @@ def solve_vertex(
     None where no input has them, floats propose no optimal basis, or the time, on the clock of
     `time.monotonic`, is up.
     """
+    # 1. With all phases fixed, z and the margin are affine in t.
     inputs, margin = _affine(reduced, row, phases)
     widths = _exactly(reduced.widths)
+    # 2. A simplex in floats proposes which constraints are tight. Its numbers are not believed.
     proposed = _basis(inputs, margin, widths, phases, deadline)
     if proposed is None:
         return None
     point, moving, active = proposed
+    # 3. Solve for the point where these are tight, and the transposed system for their duals, both
+    # in fractions.
     matrix = inputs[active][:, 1 + moving]
     solved = _solve(matrix, -(inputs[active, 0] + inputs[active, 1:] @ point), deadline)
     exact = _solve(matrix.T, margin[1 + moving], deadline)
@@ -303,6 +316,7 @@ def solve_vertex(
     point[moving] = solved
     duals = _zeros(len(phases))
     duals[active] = exact
+    # 4. A feasible point with duals of the right signs is optimal: both give the same value.
     if not _is_optimal(inputs, margin, widths, phases, point, duals):
         return None
     return Vertex(
@@ -333,6 +347,7 @@ def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[Exact, Exact]:
     def through(forms: Dyadic) -> Dyadic:
         return forms[:, :width] + forms[:, width:] @ outputs if outputs.shape[0] else forms
 
+    # A neuron that is on passes z on, and one that is off gives 0: substitute them layer by layer.
     for layer, place in zip(reduced.layers, reduced.places, strict=True):
         inputs.append(through(layer.forms))
         kept = Dyadic(np.where(phases[place, None] > 0, inputs[-1].units, 0), inputs[-1].exponent)
@@ -362,6 +377,7 @@ def _basis(
     )
     if not is_solved(model, deadline):
         return None
+    # What is not basic is tight: such a t is at an end of the box, and such a row has z = 0.
     basis = model.getBasis()
     basic, upper = highspy.HighsBasisStatus.kBasic, highspy.HighsBasisStatus.kUpper
     point, at_upper = (
