@@ -94,6 +94,8 @@ class Turns(ABC):
             if found is not None:
                 return found
             self.boxes += count
+            # Take as many parts next as would last `seconds`, but at most twice as many as now:
+            # batches are efficient, and the clock must be seen in time.
             rate = count / max(time.perf_counter() - started, 1e-6)
             self._size = max(least, min(most, 2 * self._size, int(rate * self.seconds)))
         return None
@@ -108,6 +110,8 @@ class Turns(ABC):
 
         Those that are `promising` to split are done with only where there are too many.
         """
+        # Such a part is proven in real arithmetic, and may be proven of float32 when it is smaller.
+        # After too many of them that is hopeless: then no more are split.
         self._ties += int(proven.sum())
         done = proven if self._ties > _TIES + self.boxes // _TIES_SHARE else proven & ~promising
         self.real_only |= bool(done.any())
@@ -246,11 +250,14 @@ class Bisection(Turns):
     def _step(
         self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor
     ) -> Witness | None:
+        # 1. Bound all boxes, and drop those of which each case is proven empty.
         propagation = Propagation(self._graph, lower, upper, check=self._check)
         bounds = propagation.lower_bounds(self._demand.rows)
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
         # A bound that is NaN proves nothing: only > 0 does.
         proven = (best > 0).all(1)
+        # 2. Of those that fail by about what rounding takes, ask real arithmetic. Where it proves
+        # them, they are split a few times more, and then done with.
         near = ~proven & (best > -NEAR * bounds.rounding.sum(1, keepdim=True)).all(1)
         if self._real is not None and bool(near.any()):
             middle = (lower[near] + upper[near]) / 2
@@ -261,6 +268,7 @@ class Bisection(Turns):
         open_ = torch.nonzero(~proven)[:, 0]
         if not len(open_):
             return None
+        # 3. Try to falsify the others, in each box the case that is farthest from being proven.
         lower, upper, best, row = lower[open_], upper[open_], best[open_], row[open_]
         case = best.argmin(1)
         worst = row.gather(1, case[:, None])
@@ -277,6 +285,7 @@ class Bisection(Turns):
             torch.cat([(lower + upper) / 2, corner]).float(), torch.cat([case, case])
         )
         if found is None:
+            # 4. Halve what is left, and count: a box that got lost would count as proven.
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
             effect = _effect(upper - lower, coefficients, reach)
@@ -308,12 +317,15 @@ class Bisection(Turns):
 
         Returns how many boxes were too small for that, which `exhausted` remembers.
         """
+        # 1. Choose the input of the largest effect, among those with a float64 number between their
+        # ends.
         middle = lower + (upper - lower) / 2
         effect = torch.where((middle > lower) & (middle < upper), effect, -1.0)
         largest, axis = effect.max(1)
         small = ~(largest >= 0)
         self.exhausted |= bool(small.any())
         kept = torch.nonzero(largest >= 0)[:, 0]
+        # 2. Both halves of a box stand side by side, and the boxes farthest from a proof on top.
         kept = kept[gap[kept].argsort(descending=True)]
         lower, upper, axis = lower[kept], upper[kept], axis[kept][:, None]
         cut = middle[kept].gather(1, axis)

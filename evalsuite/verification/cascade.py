@@ -147,6 +147,7 @@ def verify(
         return specification if inputs == "exact" else specification.with_boxes(Box.in_float32)
 
     def prepare(check: Check) -> Callable[[], Verification]:
+        # Our own engines search a graph that was read of the files and compared with ONNX Runtime.
         if engine in ENGINES:
             files = [onnx] if against is None else [onnx, against]
             asked = _prepared(files, vnnlib, asked_in(check), within, check)
@@ -159,6 +160,8 @@ def verify(
         specification = asked_in(check)
         with _timed(onnx):
             read = _read(onnx, specification, check)
+        # Another engine reads the file itself. What we read of it is for judging its answer, by the
+        # same rules as our own.
         real = None if read is None else RealNetwork(read[1])
         question = Question(onnx, vnnlib, network, specification, deadline, check, seed, real)
         return lambda: _judged(load("engines", engine).target(question), question, read)
@@ -202,6 +205,7 @@ def _decided(
         prepared = time.perf_counter()
         found = run()
     except _OutOfTime:
+        # Without `prepared` the time was up before anything was decided.
         found = Verification(
             Answer.TIMEOUT,
             None,
@@ -236,6 +240,7 @@ def _rounds_to(
     """Whether what ONNX Runtime gives at points of a box is the graph's values, up to the bounds
     of its rounding.
     """
+    # Bounds at single points are as wide as rounding is: what ONNX Runtime gives must lie within.
     share = torch.rand(
         _COMPARED, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
@@ -260,13 +265,17 @@ def _judged(
     """Another engine's answer by the rules of this one: what it says of executions in float32 is
     shown, or left out.
     """
+    # 1. An integer network's engine speaks of executions itself.
     if not found.of_reals:
         return found
+    # 2. A witness must hold in real arithmetic too, else it has only one half.
     if found.answer is Answer.SAT and found.witness is not None:
         point = [Fraction(each) for each in found.witness.inputs]
         real = question.real
         if real is None or not real.satisfies(question.specification, point):
             return found.lacking(Answer.SAT_FLOAT32, found.witness)
+    # 3. A proof in real arithmetic is shown of executions as well by our own bounds, in the time
+    # that is left; else the answer says that it is of real arithmetic alone.
     if found.answer is not Answer.UNSAT:
         return found
     if read is None:
@@ -307,12 +316,14 @@ def _prepared(
     within: Fraction | None,
     check: Check,
 ) -> _Asked:
+    # 1. Read each network.
     networks = []
     for file in files:
         with _timed(file):
             model = load_model(file)
             networks.append((model, graph_of(model, str(file), check)))
     graphs, classes = [graph for _, graph in networks], False
+    # 2. Of two, the property is of both outputs, one behind the other.
     if len(files) > 1:
         sizes = [(each.inputs, each.outputs) for each in graphs]
         if sizes[0] != sizes[1]:
@@ -327,11 +338,13 @@ def _prepared(
     check_sizes(
         specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs)
     )
+    # 3. Compare what was read with ONNX Runtime, also at points of the box in question.
     box = specification.cases[0].box.outer()
     for file, (model, graph) in zip(files, networks, strict=True):
         with _timed(file):
             compare(graph, model, str(file), box, check)
         check()
+    # 4. One graph for bounds, and the files themselves for judging witnesses.
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
     contents = (model.SerializeToString() for model, _ in networks)
     judge = Witnesses(specification, *contents, real=RealNetwork(whole))
@@ -354,6 +367,8 @@ class _Search:
         )
         self._groups = asked.specification.by_box(check)
         self._boxes = 0
+        # Bounds are of executions in float32 where their rounding is known, which proves real
+        # arithmetic too; else of real arithmetic alone, and `_why` says why.
         self._as_executed, self._why = self._graph, ""
         try:
             self._as_executed = executed(self._graph, *asked.networks)
@@ -399,10 +414,12 @@ class _Search:
         for box, cases in self._groups:
             searches: list[Turns] = []
             try:
+                # 1. Intervals over the whole box, the cheapest of all.
                 bisection = self._bisection(box, cases)
                 searches.append(bisection)
                 if bisection.proven_by_intervals():
                     continue
+                # 2. Backward bounds, and halving in turns.
                 witness, used = self._searched(box, cases, searches)
             except Unsupported as error:
                 if self._why or self._as_executed is self._graph:
@@ -422,6 +439,7 @@ class _Search:
             return Verification(
                 Answer.UNKNOWN, None, "a part that can't be split further is not proven"
             )
+        # All boxes are proven: the reason is the most that any of them took.
         answer = Answer.UNSAT_REAL if real_only else Answer.UNSAT
         return Verification(answer, None, max(reasons, key=_REASONS.index))
 

@@ -142,6 +142,8 @@ class Dual:
         self._graph, self._root, self._rows, self._bounds = graph, root, rows, bounds
         self._start = graph.output if start is None else start
         self.count = len(rows)
+        # 1. Number all ReLUs in one row, in the order of the nodes, and collect the intervals of
+        # what they take.
         self._at: dict[int, slice] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         count = 0
@@ -154,6 +156,8 @@ class Dual:
             torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1)
         )
         self._lower, self._upper = lower.double(), upper.double()
+        # 2. Above a ReLU that may be on or off lies its chord. The intercept covers both ends of
+        # the interval, so that the line is sound whatever the slope was rounded to.
         self.free = (self._lower < 0) & (self._upper > 0)
         wide = torch.where(self.free, self._upper - self._lower, 1.0)
         self._chord = (self._upper / wide).clamp(0, 1)
@@ -182,9 +186,12 @@ class Dual:
         """Sound lower bounds of each part's weighed rows: where one is > 0, no input of the part
         satisfies all rows.
         """
+        # If all rows held, c.y <= d, then so would their weighted mean. It is enough that the mean
+        # of c.y - d is > 0.
         weights = parts.rows.double().softmax(-1)
         asked = weights @ self._rows
         found = self._carried(self._graph, parts, asked, sound=True)
+        # The weights, the rows that they are summed to, and the differences are rounded.
         size = (weights @ self._rows.abs()) @ magnitude(*self._root.intervals[self._start])[0]
         value = found.value - weights @ self._bounds
         slack = (
@@ -284,6 +291,7 @@ class Dual:
 
         Each (1 + inputs, ...): the constant, then the slope in each input.
         """
+        # An affine function is known by its values at 0 and at the unit vectors.
         points = torch.cat(
             [torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]
         ).double()
@@ -318,6 +326,8 @@ class Dual:
         """Carry back; see the class. Not `sound`, it computes in the graph's own precision and
         subtracts nothing.
         """
+        # 1. From the last node to the first: turn the row over a node's output into rows over its
+        # operands, and collect in `total` what that adds to the bound.
         lines = self._lines_of(parts, asked.dtype)
         pending: dict[int, torch.Tensor] = {self._start: asked[:, None]}
         neurons, multipliers = (
@@ -332,6 +342,8 @@ class Dual:
                 continue
             operation, sources = graph.nodes[at - 1].operation, graph.nodes[at - 1].sources
             if isinstance(operation, Affine):
+                # An affine node: its bias counts at once, and its transpose carries the row back.
+                # What rounding can lose of each output is paid per unit of its coefficient.
                 constant = (given @ operation.bias)[:, 0]
                 if sound:
                     constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
@@ -342,11 +354,14 @@ class Dual:
                     for source, map_ in zip(sources, operation.maps, strict=True)
                 ]
             else:
+                # ReLUs: by their lines. The coefficients are kept, as branching judges neurons by
+                # them.
                 neurons[:, self._at[at]] = given[:, 0].detach()
                 back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
                 multipliers[:, self._at[at]] = back.detach()
                 pulled = [(sources[0], back[:, None])]
             for source, rows in pulled:
+                # Rows of several users of one value add up, which rounds once more.
                 known = pending.get(source)
                 pending[source] = rows if known is None else known + rows
                 if sound and known is not None:
@@ -359,6 +374,7 @@ class Dual:
                 torch.maximum(largest, total.detach().abs()),
                 additions + 1 + len(pulled),
             )
+        # 2. Rows over the input are left, of which the ends of the box decide.
         last = pending[0][:, 0] if 0 in pending else asked.new_zeros(len(asked), graph.inputs)
         found = total + self._at_input(last, sound=sound)
         if sound:
@@ -368,6 +384,9 @@ class Dual:
         return Carried(found, last, neurons, multipliers, lost)
 
     def _lines_of(self, parts: Parts, kind: torch.dtype) -> _Lines:
+        # A neuron that is on is the line z, one that is off 0. Only a neuron that may be either has
+        # alpha below and the chord above. Beta belongs to conditions of the part: what holds in the
+        # whole box is none.
         on, open_ = (parts.phases > 0).to(kind), parts.phases == 0
         held = parts.phases.to(kind) * self.free * parts.conditions.to(kind)
         return _Lines(
@@ -383,6 +402,8 @@ class Dual:
         """From outputs of ReLUs to their inputs, (parts, units): coefficients, and what is
         added, (parts,).
         """
+        # Positive coefficients take the line below, negative ones that above. Where a phase s is
+        # held, s z >= 0, so that beta s z can be taken off: the bound stays one.
         below, above, intercept, held = (line[:, place] for line in lines)
         down = asked.clamp(max=0)
         back = asked.clamp(min=0) * below + down * above - held
@@ -420,6 +441,8 @@ def dual_of_forms(
     Raises:
         Unsupported: values beyond what bounds are computed of.
     """
+    # 1. Write each layer as one affine node of the input and all ReLUs before it, and the rows as
+    # the last one.
     count, sizes = len(widths), [len(lower) for _, lower, _ in layers]
     nodes: list[Node] = []
     for depth, form in enumerate([*(form for form, _, _ in layers), rows]):
@@ -437,11 +460,13 @@ def dual_of_forms(
         if form is not rows:
             nodes.append(Node(f"ReLU {depth}", Pointwise(RELU), (len(nodes),), len(form)))
     graph = Graph(tuple(nodes), len(nodes), (count,), (len(rows),), "")
+    # 2. Replace the intervals of ReLUs' inputs by the given bounds, moved off 0: none is stable.
     upper = torch.from_numpy(widths)[None]
     root = Propagation(graph, torch.zeros_like(upper), upper, backward=False)
     for place, (_, *ends) in enumerate(layers):
         low, high = (torch.from_numpy(end)[None] for end in ends)
         root.intervals[2 * place + 1] = low.clamp(max=-TINY), high.clamp(min=TINY)
+    # 3. A row is > 0 everywhere if no point has it <= 0.
     return Dual(
         graph,
         root,
@@ -466,6 +491,8 @@ def tightened(
     for node in graph.nodes:
         if not isinstance(node.operation, Pointwise):
             continue
+        # 1. Only where a ReLU may be on or off a nearer end changes its lines. Ends of the input
+        # are exact.
         (source,) = node.sources
         low, high = (each[0] for each in root.intervals[source])
         chosen = torch.nonzero((low < 0) & (high > 0))[:, 0]
@@ -475,6 +502,8 @@ def tightened(
         for some in torch.split(chosen, _MOST // 2):
             if time.perf_counter() > until:
                 return
+            # 2. Ascend for z and for -z of each neuron, every row as a case of its own and to the
+            # last step, since there is no threshold to reach.
             ends = torch.zeros(2, len(some), len(low), dtype=torch.float64)
             ends[0, torch.arange(len(some)), some] = 1.0
             ends[1, torch.arange(len(some)), some] = -1.0
@@ -489,6 +518,8 @@ def tightened(
                 dual.whole(torch.eye(2 * len(some), dtype=torch.bool)), steps, stop=False
             )
             least, most = dual.bounds(parts).value.reshape(2, -1)
+            # 3. Meet the intervals at once: the ascents of all layers behind start from the nearer
+            # ones.
             low[some] = torch.maximum(low[some], least)
             high[some] = torch.minimum(high[some], -most)
             root.intervals[source] = low[None], high[None]

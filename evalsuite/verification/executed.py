@@ -105,9 +105,13 @@ class _Writer:
         by.
         """
         operation, sources = node.operation, tuple(self.place[source] for source in node.sources)
+        # 1. What two networks differ by is computed by no runtime: it stays as it is.
         if len(self.place) in self._virtual:
             self._keep(self._add(replace(node, sources=sources)))
             return
+        # 2. The operand. A difference is of values before the rounding that is added to them; an
+        # affine node rounds what it sums; any other node that takes the input takes it as rounded
+        # to float32.
         if isinstance(operation, Difference):
             sources = (sources[0], *(self._computed[source] for source in node.sources[1:]))
         elif isinstance(operation, Affine):
@@ -116,12 +120,15 @@ class _Writer:
             rounded = self._rounded("input", (0,), self._inputs, 1.0)
             sources = tuple(source or rounded for source in sources)
         made = computed = self._add(replace(node, operation=operation, sources=sources))
+        # 3. What the result may be off by, as an affine node behind it: choices and ReLU are exact.
         match operation:
             case Affine() | Difference() | Maximum() | Rounded():
                 pass
             case Pointwise() if operation.traits.name == RELU.name:
                 pass
             case Pointwise():
+                # 32 units of |f(x)| + |x| (1 + the steepest slope), as the module assumes. The
+                # operand's own value is multiplied by 0, and only its magnitude counts.
                 factor = torch.full(
                     (node.size,), 1 + _steepest(operation.traits), dtype=torch.float64
                 )
@@ -162,6 +169,7 @@ def _affine(operation: Affine, *, of_input: bool) -> Affine:
     if len(products) == 1 and not products[0] and not bool(operation.bias.any()):
         # Entries that are moved, or negated.
         return replace(operation, rounding=2 * UNIT, slack=LEAST) if of_input else operation
+    # n u / (1 - n u), Higham's bound of a sum in any order.
     units = (sum(products) + len(products) + _SPARE) * UNIT
     if units >= 0.5:
         raise Unsupported(f"no bound of float32's rounding of sums of {sum(products)} products")

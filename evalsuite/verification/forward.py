@@ -149,12 +149,15 @@ class _Forward(Arithmetic[Zonotope]):
 
     def run(self) -> Zonotope:
         found: dict[int, _Value] = {}
+        # After its last use a value is dropped: generators are the most that memory holds.
         last = {
             source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
         }
         for index, node in enumerate(self._graph.nodes):
             self._check()
             for source in node.sources:
+                # What a norm's output is made of is kept as long as its user gains by that; for any
+                # other user its radii become symbols, which may cancel later.
                 x = found[source]
                 if isinstance(x, Normalised) and not _keeps(node.operation, x):
                     found[source] = self.symbols.promoted(
@@ -189,6 +192,7 @@ class _Forward(Arithmetic[Zonotope]):
         operation = typed.converted(operation, torch.float64)
         if not any(isinstance(value, Zonotope) for value in given):
             return self._folded(operation, given)
+        # Only these know what to do with -inf, which masks scores.
         may_mask = operation.moves or isinstance(operation, typed.Sum | typed.Where | typed.Softmax)
         if not (may_mask or all(bool(_center(value).isfinite().all()) for value in given)):
             raise Unsupported("takes what is infinite, or masked with -inf")
@@ -198,6 +202,7 @@ class _Forward(Arithmetic[Zonotope]):
             raise Unsupported(
                 f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}"
             )
+        # Apply the rule; what is so large that its rounding is no longer known is refused.
         found = _RULES[type(operation)](self, operation, *given)
         small = (found.center.abs() <= LARGEST) | (found.center == -torch.inf)
         if not bool((small & (found.spread <= LARGEST)).all()):
@@ -248,6 +253,8 @@ def _center(value: _Value) -> torch.Tensor:
 
 def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     """Entries that are moved, and constants beside them."""
+    # A move is linear: the same move of the center, of each generator and of the radii. Constants
+    # and padding count in the center alone.
     own = [value for value in given if isinstance(value, Zonotope)]
     count = max(len(each.generators) for each in own)
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
@@ -275,6 +282,8 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
 def _weighted(
     forward: _Forward, operation: typed.Linear | typed.Convolution, x: Zonotope
 ) -> Zonotope:
+    # W acts on center and generators, |W| on radii; an output sums as many products as there are
+    # weights for it.
     plain = replace(operation, bias=None)
     absolute = replace(plain, weight=operation.weight.abs())
     bias = operation.bias
@@ -283,6 +292,7 @@ def _weighted(
     made = linear(
         x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias
     )
+    # Of a norm's output: apply W before it is scaled, where entries cancel; keep what is nearer.
     if isinstance(x, Normalised) and isinstance(operation, typed.Linear):
         return nearer(x.mapped(operation, forward.symbols.first), made, forward.symbols.first)
     return made
@@ -327,6 +337,8 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     own = [
         (sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)
     ]
+    # Generators of the same symbol add up, with the signs, and may cancel; radii, whose symbols are
+    # their own, never do.
     count = max(len(each.generators) for _, each in own)
     generators = center.new_zeros(count, *center.shape)
     radius, size = torch.zeros_like(center), torch.zeros_like(center)
@@ -350,6 +362,8 @@ def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -
 
 
 def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotope:
+    # Both depend on the input: a product of zonotopes. Else it is linear, with the constant's
+    # magnitudes for the radii.
     if isinstance(x, Zonotope) and isinstance(y, Zonotope):
         if min(x.center.ndim, y.center.ndim) < 2:
             raise Unsupported("no zonotope of a product with a vector")

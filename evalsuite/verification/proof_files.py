@@ -212,6 +212,8 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
     bound, can't be satisfied there, as terms . y - bound is a positive multiple of a proven row up
     to a constant, and > 0. For an integer network only the integers of a case's box are inputs.
     """
+    # 1. What is proven, as rows coefficients . y >= a number: of real networks the constant is
+    # taken to the other side.
     if isinstance(statement, IntegerStatement):
         box = _integer_box(statement)
         rows = [
@@ -231,6 +233,7 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
             f"it declares {specification.inputs} X_i and {specification.outputs} Y_i, and the proof"
             f" is of {sizes}"
         )
+    # 2. Each case must lie in the proven box, and have a constraint that a row contradicts.
     for number, case in enumerate(specification.cases, start=1):
         lower = [math.ceil(each) if whole else each for each in case.box.lower]
         upper = [math.floor(each) if whole else each for each in case.box.upper]
@@ -249,6 +252,8 @@ def _refuted(rows: Sequence[tuple[dict[int, Fraction], Fraction]], constraint: C
     for row, least in rows:
         if not terms or row.keys() != terms.keys():
             continue
+        # The row times `scale` has the constraint's terms, if they are proportional at all. Only a
+        # scale > 0 keeps the direction of >=.
         scale = terms[min(terms)] / row[min(terms)]
         proportional = scale > 0 and all(terms[i] == scale * row[i] for i in row)
         excluded = scale * least > constraint.bound or (
@@ -290,6 +295,7 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     import onnx
     import z3
 
+    # 1. The box: real variables between its ends.
     _, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))
     solver = z3.SolverFor("QF_LRA")
     solver.set("timeout", max(1, int(seconds * 1000)))
@@ -297,6 +303,8 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     for index, (lower, upper) in enumerate(statement.box):
         state.append(z3.Real(f"x{index}"))
         solver.add(state[-1] >= _value(lower), state[-1] <= _value(upper))
+    # 2. Each layer's sums in fractions, as the file's weights are. All but the last go through
+    # ReLU: h >= 0, h >= sum, and h is one of the two.
     for depth, (*columns, biases) in enumerate(layers):
         units = [_value(Fraction(1, 2**exponent)) * _value(Fraction(bias)) for bias in biases]
         sums = [
@@ -319,6 +327,7 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
                     z3.Or(state[-1] <= 0, state[-1] <= total + unit),
                 )
             solver.add(linear)
+    # 3. Ask for a counterexample: none, unsat, means that Z3 agrees.
     coefficients, constant = statement.rows[row]
     solver.add(
         z3.Sum([_value(factor) * state[i] for i, factor in coefficients.items()]) + _value(constant)

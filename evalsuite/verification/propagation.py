@@ -122,11 +122,15 @@ class Propagation:
         sharpened = {0}
         for node in graph.nodes:
             operation = node.operation
+            # 1. Before a node that is not affine, sharpen the intervals that its lines are made of.
+            # Of a difference that is what its operands differ by: they were sharpened for their own
+            # nodes.
             asked = node.sources[:1] if isinstance(operation, flat.Difference) else node.sources
             for source in () if not backward or isinstance(operation, flat.Affine) else asked:
                 if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
+            # 2. Then find the node's own interval and lines.
             self._enter(node)
             check()
 
@@ -155,6 +159,8 @@ class Propagation:
         loss: torch.Tensor | None = None
         rounded: torch.Tensor | None = None
         lines: Middle | Chosen | None = None
+        # Affine nodes are carried back as they are, and need what rounding loses of them; all
+        # others are carried back by lines around them.
         match operation:
             case flat.Affine():
                 found, loss, rounded = self._through(operation, given)
@@ -194,9 +200,15 @@ class Propagation:
 
     def _apart(self, at: int, node: Node, operation: flat.Difference) -> tuple[Interval, Middle]:
         sides, source = self._sides(node, operation), node.sources[0]
+        # 1. What the operands differ by is known in two ways: as a value of the graph, and from
+        # both of their intervals. Its interval is the meet.
         x, y = given = [self._mapped(each.source, each.map_) for each in sides]
         apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
+        # 2. Planes of f(x) - g(y) in x - y, x and y.
         found, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
+        # 3. Compare how far apart, in the middle of the operands, the planes are, with what the
+        # lines of f and g lose each for itself. `_exchanged` follows the difference only where the
+        # planes are nearer.
         alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
         for side, (low, high), sign, spread in zip(
             sides, given, (1, -1), lines.spreads[1:], strict=True
@@ -214,6 +226,8 @@ class Propagation:
         """The interval of an affine node, what of each output can be lost by rounding, and
         float32's part of that.
         """
+        # Interval arithmetic by centers and radii: A maps the centers, and |A|, in which nothing
+        # cancels, the radii.
         center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
         size = center.abs()
         radius = torch.zeros_like(size)
@@ -257,6 +271,8 @@ class Propagation:
         """Meet a value's interval with its backward bounds, where its user gains by that."""
         low, high = self.intervals[value]
         operation = user.operation
+        # 1. Choose the entries whose lines would change: of ReLUs those that may be on or off, of
+        # differences those that are no known multiple, else all that are no single number.
         if isinstance(operation, flat.Pointwise) and is_piecewise_linear(operation.traits):
             wanted = ((low < 0) & (high > 0)).any(0)
         elif isinstance(operation, flat.Difference):
@@ -266,6 +282,8 @@ class Propagation:
         chosen = torch.nonzero(wanted)[:, 0]
         if value == 0 or not len(chosen):
             return
+        # 2. Carry z_i and -z_i back, block by block, so that the coefficients of all boxes fit into
+        # memory.
         low, high = low.clone(), high.clone()
         per_block = max(1, _BLOCK // (len(low) * self._widest()) // 2)
         for part in torch.split(chosen, per_block):
@@ -308,6 +326,8 @@ class Propagation:
                 for itself.
         """
         start = self._graph.output if value is None else value
+        # Where a difference was followed, the bound may be better or worse than without. Both are
+        # sound: take the greater one, row by row.
         known, met = self._carried(rows, start, related=related)
         if not met:
             return known
@@ -361,6 +381,8 @@ class Propagation:
         """How far each input moves row (units,) of the output if no two paths cancel, (batch,
         inputs): a heuristic.
         """
+        # Magnitudes of all coefficients are carried back, with the steeper line of each activation:
+        # nothing can cancel.
         pending = {self._graph.output: row.abs().expand(len(self.intervals[0][0]), 1, -1)}
         for at in range(self._graph.output, 0, -1):
             asked = pending.pop(at, None)
@@ -406,6 +428,8 @@ class Propagation:
         operands: list[tuple[int, Linear]] = [(source, Same()) for source in node.sources]
         match operation:
             case flat.Affine():
+                # The transpose of each map; the bias, less what rounding can lose, adds to the
+                # bound.
                 constant = -_dot(size, self.loss(at))
                 if bool(operation.bias.any()):
                     constant = constant + _dot(asked, operation.bias[None])
@@ -418,14 +442,18 @@ class Propagation:
             case flat.Product():
                 operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
             case flat.Difference() if related:
+                # By planes in x - y, x and y: the operands are those of the two values.
                 operands = [
                     operands[0],
                     *((side.source, side.map_) for side in self._sides(node, operation)),
                 ]
             case flat.Difference():
+                # By its definition, the first value minus the second: each has lines of its own.
                 sides = zip(self._sides(node, operation), (1, -1), strict=True)
                 pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
                 return pulled, torch.zeros((), dtype=torch.float64)
+        # All else by the middle of its lines: p slope - |p| spread is the coefficient of each
+        # operand, whatever the sign of p (see `Middle`).
         lines = self._lines[at]
         assert isinstance(lines, Middle)
         pulled = [
@@ -445,6 +473,8 @@ class Propagation:
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines = self._lines[at]
         assert isinstance(lines, Chosen)
+        # A maximum is at least its entry `below`, for coefficients > 0, and at most the line over
+        # its entry `above`, for those < 0. Other entries of the window are asked for nothing.
         up, down = asked.clamp(min=0), asked.clamp(max=0)
         inputs = self.intervals[source][0].shape[1]
         pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
@@ -467,9 +497,12 @@ class Propagation:
             return None
         sides = self._sides(node, node.operation)
         p, q = (each.map_(pending[each.value]) for each in sides)
+        # 1. Here q is the coefficient of + y: where the signs of p and q differ, the rows ask for a
+        # difference. s is the part that both have, and moves to it.
         opposite = (p * q < 0) & self._nearer[at][:, None]
         shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
         constant = self._collect(pending, at, shared)
+        # 2. What is left stays with each value; its subtraction is rounded.
         for side, sign in zip(sides, (1, -1), strict=True):
             pending[side.value] = rest = pending[side.value] - sign * side.map_.pull(shared)
             constant = constant - units(rest.shape[-1]) * _dot(
@@ -490,6 +523,7 @@ class Propagation:
 
         Of so many additions each has rounded a sum of at most the magnitude `largest`.
         """
+        # By the middle and the radius of the interval, which is widened by what the products lose.
         lower, upper = self.intervals[value]
         slack = units(lower.shape[1]) * magnitude(lower, upper)
         least = (

@@ -50,6 +50,7 @@ class RealNetwork:
         """Whether the outputs at a rational point satisfy a case whose box holds it; None where
         that is not known.
         """
+        # 1. Bounds at the point in float64 decide almost always, and in no time.
         cases = [case for case in specification.cases if _holds(case.box, point)]
         ends = self._bounded(point)
         found = _any(
@@ -58,6 +59,8 @@ class RealNetwork:
                 for case in cases
             ]
         )
+        # 2. Where they leave it open, as on a tie, compute in fractions, if all of the network's
+        # numbers are known exactly.
         if found is None and self._exact:
             exact = [(value, value) for value in self._evaluated(point)]
             found = _any(
@@ -124,10 +127,13 @@ class RealNetwork:
 
     def _applied(self, at: int, place: int, map_: Linear, operand: Values) -> Values:
         """A map of exact values, in integers: coefficients are whole multiples of a power of 2."""
+        # 1. The map's matrix in integers, made once, by the unit vectors.
         made = self._matrices.setdefault(at, [])
         if len(made) <= place:
             made.append(_whole(map_(torch.eye(len(operand), dtype=torch.float64)).numpy()))
         matrix, exponent = made[place]
+        # 2. The operand over one common denominator: integer products are faster than those of
+        # fractions.
         scale = math.lcm(*(each.denominator for each in operand))
         whole = np.array(
             [each.numerator * (scale // each.denominator) for each in operand], dtype=object
@@ -138,6 +144,8 @@ class RealNetwork:
 
 def _whole(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[Any, int]:
     """Integers (inputs, outputs), and by which power of 2 they are too great."""
+    # A float64 is an integer of 53 bits times a power of 2; shift all to the least power that
+    # occurs.
     mantissa, exponent = np.frexp(matrix)
     least = int(exponent[matrix != 0].min()) - 53 if matrix.any() else 0
     whole = np.zeros(matrix.shape, dtype=object)
