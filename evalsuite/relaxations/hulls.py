@@ -39,6 +39,8 @@ def relax_bend(curve: Curve, each: Intervals, points: Points | None) -> Lines:
 
 def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
     lower, upper = each.lower, each.upper
+    # 1. Slopes: the tangent's, by default at the midpoint, and the chord's; where the interval is
+    # too narrow to divide by its width, the slope in its middle.
     touch = each.middle if point is None else torch.clamp(point.double(), lower, upper)
     slope = curve.slope(touch)
     below = slope.to(each.dtype)
@@ -46,6 +48,8 @@ def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
         at_lower, at_upper = curve.value(lower), curve.value(upper)
         chord = (at_upper - at_lower) / each.width.clamp(min=torch.finfo(torch.float64).tiny)
         above = torch.where(each.narrow(), curve.slope(each.middle), chord).to(each.dtype)
+        # 2. Intercepts, for the slopes as they were rounded. Above, a convex curve less a line is
+        # greatest at an end; below, the tangent is least at an end, seen from the line.
         slack = each.slack(curve)
         steep = above.double()
         top = torch.maximum(at_lower - steep * lower, at_upper - steep * upper) + slack
@@ -88,10 +92,13 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
     The side of the bend passes through 0 with any slope between the two: that slope is what its
     `points` are.
     """
+    # 1. A bend downward is one upward, mirrored.
     left, right = slopes
     if left > right:
         mirrored = None if points is None else (-points[1], -points[0])
         return relax_lines((-left, -right), each, mirrored).negated()
+    # 2. Slopes: below, across the bend, one of the two pieces (by default that on the midpoint's
+    # side: CROWN's choice) or what `points` say; above, the chord.
     crossing = (each.lower < 0) & (each.upper > 0)
     steady = _chosen(each.upper <= 0, left, right)
     if points is None:
@@ -102,6 +109,8 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
     chord = (right * each.upper - left * each.lower) / torch.where(crossing, each.width, 1.0)
     above = torch.where(crossing, chord, steady).to(each.dtype)
     with torch.no_grad():
+        # 3. Intercepts: what the function is above the lines at both ends, and below also at the
+        # bend.
         ends = [
             _over(slopes, below.detach().double(), z, side=-1) for z in (each.lower, each.upper)
         ]
@@ -241,6 +250,7 @@ def _arc(curve: Curve, piece: Piece) -> _Arc:
     if math.isfinite(piece.start) and math.isfinite(piece.end):
         nodes = torch.linspace(start, end, _POINTS, dtype=torch.float64)
     else:
+        # Slopes change most near the finite end: nodes lie densest there, and ever farther apart.
         far = torch.logspace(
             math.log10(_FINEST), math.log10(end - start), _POINTS - 1, dtype=torch.float64
         )
@@ -255,6 +265,7 @@ def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Ten
     """Slope and intercept, of the intervals' shape, of a line that supports the convex envelope
     at `point`.
     """
+    # 1. Look for the envelope's edge over the point, without gradients: a tangent or a chord.
     over = torch.clamp(point, each.lower, each.upper)
     steep = curve.slope(over)
     with torch.no_grad():
@@ -263,6 +274,7 @@ def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Ten
         chord = _chord(curve, first, last)
     slope = torch.where(tangent, steep, chord).to(each.dtype)
     with torch.no_grad():
+        # 2. Bound how far down the line of this slope must start, wherever the search ended.
         found, nearest = sound_intercept(hull, slope.detach().double(), first, last)
     return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
 
@@ -274,6 +286,8 @@ def _of_slope(
     the intervals.
     """
     with torch.no_grad():
+        # The slopes of the linear pieces that reach into each interval: a line with a slope beyond
+        # them would touch the curve at an end alone.
         least = most = curve.slope(each.middle)
         for piece in curve.pieces:
             inside = (each.lower < piece.end) & (each.upper > piece.start)
@@ -304,14 +318,20 @@ def _supports(
     tangent there.
     """
     curve, each = hull.curve, hull.each
+    # 1. The tangent at the point supports the envelope where the curve is convex there and nowhere
+    # below that tangent.
     on_arc = torch.zeros_like(over, dtype=torch.bool)
     for arc in hull.arcs:
         on_arc |= (over >= arc.start) & (over <= arc.end)
     where, height = _farthest(hull, steep)
     level = curve.value(over) - steep * over
     tangent = each.narrow() | (on_arc & (height >= level - hull.slack))
+    # 2. Else start with the chord from end to end, or from the point where the curve is farthest
+    # below the tangent.
     first = torch.where(tangent, over, torch.where(on_arc & (where <= over), where, each.lower))
     last = torch.where(tangent, over, torch.where(on_arc & (where > over), where, each.upper))
+    # 3. Newton's method: the point farthest below the chord replaces the end on its side, until no
+    # point lies below.
     for _ in range(_STEPS):
         slope = _chord(curve, first, last)
         where, height = _farthest(hull, slope)
@@ -326,6 +346,7 @@ def _supports(
 def _farthest(hull: Hull, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """About where g - slope z is least on the intervals, and how much it is there."""
     each, value = hull.each, hull.curve.value
+    # The candidates: the ends, the corners, and on each convex piece where g' is the slope.
     low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
     where, height = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
     for point in hull.curve.corners:
@@ -360,6 +381,7 @@ def sound_intercept(
     bad ones loose.
     """
     each, curve = hull.each, hull.curve
+    # 1. Concave and linear pieces less a line are least at their ends.
     low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
     nearest, least = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
     for point in curve.corners:
@@ -368,6 +390,8 @@ def sound_intercept(
         found = curve.value(here) - slope * here
         nearest, least = torch.where(found < least, here, nearest), torch.minimum(found, least)
     for arc in hull.arcs:
+        # 2. A convex piece lies above each of its tangents. The one where the line is thought to
+        # touch proves most; any other is sound.
         start, end, exists = _part(arc, each)
         touch = arc.touching(slope, start, end)
         for known in (first, last):

@@ -109,17 +109,23 @@ def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
         or not all(map(math.isfinite, limits))
     ):
         return None
+    # 1. Is g(z) less its mean slope even, and is the convex piece symmetric? Then one table serves
+    # both sides.
     (inner, outer), (left, right) = each.breaks, limits
     z = torch.linspace(0, 40, 2001, dtype=torch.float64)
     rest = each.value(z) - each.value(-z) - sum(limits) * z
     is_even = bool((rest.abs() <= _CLOSE * (1 + each.steepest) * (1 + z)).all())
     if left >= right or abs(inner + outer) > _CLOSE or not is_even:
         return None
+    # 2. For each end `far` beyond the convex piece: where the tangent through that end touches it,
+    # by bisection. Positions are spread so that the ends reach to infinity.
     value, slope = each.value, each.slope
     part = torch.arange(_POINTS + 1, dtype=torch.float64) / _POINTS
     far = outer + 1 / part.clamp(min=1e-9) - 1
     ends = torch.full_like(far, inner), torch.full_like(far, outer)
     below = bisect(lambda t: value(t) + slope(t) * (far - t) < value(far), *ends)
+    # 3. For each end `near` in the convex piece: where on the concave one the tangent through that
+    # end touches.
     near = outer * part**4
     ends = torch.full_like(near, outer), torch.full_like(near, outer + _tail(each, outer, right))
     above = bisect(lambda t: value(t) + slope(t) * (near - t) < value(near), *ends)
@@ -190,6 +196,8 @@ def relax_wave(
 def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     intervals = ends.each
     with torch.no_grad():
+        # Tangents between the first and the last touching point lie below the curve as far as both
+        # ends of the interval; where there are none, the chord is the envelope.
         last = wave.last_below(intervals.upper)
         first = wave.last_below(-intervals.lower).neg_()
         tangent = (first <= last).logical_or_(ends.narrow)
@@ -206,6 +214,8 @@ def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Ten
 def _upper_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     intervals = ends.each
     with torch.no_grad():
+        # 1. Mirror intervals whose middle is left of 0. From the touching point of the near end on,
+        # the envelope follows the curve up to the far end.
         on_left = torch.signbit(intervals.middle)
         down, up = -intervals.lower, -intervals.upper
         near, far = (
@@ -220,6 +230,8 @@ def _upper_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Ten
     touch = torch.where(on_left, -touch, touch)
     value, steep = _value_and_slope(wave.curve, touch)
     slope = torch.where(tangent, steep, ends.chord).to(intervals.dtype)
+    # 2. That the line is above the other concave piece rests on the slope being no less than the
+    # limit there, mirrored no greater: see the module.
     least, most = _limits(wave.limits, intervals.dtype)
     slope = torch.where(on_left, slope.clamp(max=most), slope.clamp(min=least))
     with torch.no_grad():
@@ -247,6 +259,8 @@ def _intercept(
     *,
     up: bool,
 ) -> torch.Tensor:
+    # The bound is the worst of both ends and of the tangent at the touching point, which bounds the
+    # piece that it touches.
     each, a, t = ends.each, slope.detach().double(), touch.detach()
     best = torch.maximum if up else torch.minimum
     low = torch.addcmul(ends.at_lower, a, each.lower, value=-1)

@@ -102,6 +102,7 @@ class _Pair:
     def _apart(
         self, one: Node, other: Node, values: tuple[int, int], apart: list[int | None]
     ) -> int | None:
+        # 1. Affine: A a - B b = A (a - b) + (A - B) b, with maps A - B that are known exactly.
         first, second = one.operation, other.operation
         changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
         if (
@@ -127,8 +128,10 @@ class _Pair:
                 if x is not None and y is not None
             ]
             return self._append(one, *((each, Same()) for each in made)) if made else None
+        # 2. Equal functions of equal operands do not differ.
         if apart == [None] and _are_equal(first, second):
             return None
+        # 3. Unrelated functions: their difference as it stands. Of related ones planes are known.
         if not are_related(first, second):
             return self._append(one, (values[0], Same()), (values[1], Same(-1)))
         source = apart[0] or self._append(one)

@@ -45,6 +45,7 @@ class Normalised(Zonotope):
             operation.weight.shape[-1] + 1,
         )
         made = times(linear(y, plain, terms, size), self.scale, first)
+        # What is added: the norm's own bias, mapped, and the layer's.
         row = (
             None
             if self.bias is None
@@ -73,16 +74,22 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
     def mean(y: torch.Tensor) -> torch.Tensor:
         return y.mean(axes, keepdim=True)
 
+    # 1. Less the mean, for a LayerNorm.
     y = x
     if isinstance(operation, LayerNorm):
         y = linear(x, lambda z: z - mean(z), count + 2, lambda z: z + mean(z))
+    # 2. The variance: the sum of squares as a product of the zonotope with itself, so that it is
+    # not below 0, over the count, plus eps.
     square = symbols.promoted(_square_sum(y, axes, symbols.first))
     variance = linear(
         square, lambda z: z / count, 1, bias=torch.tensor(operation.eps, dtype=torch.float64)
     )
+    # 3. The least the variance can be: each entry at the end of its interval that is nearest to 0.
+    # The inverse root is steep there, and needs a good bound of its operand.
     nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
     least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
     scale = symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least))
+    # 4. The product; no entry of a normalised row is beyond the root of their number.
     made, most = times(y, scale, symbols.first), sqrt(count) * (1 + units(1))
     wide = made.spread > most  # what spreads further is known by that alone
     center, generators = made.center.masked_fill(wide, 0.0), made.generators.masked_fill(wide, 0.0)
@@ -139,6 +146,8 @@ class _Scores:
         `apart` at the point t of the way, t in [0, 1]. There a share is at most exp(t spread) times
         the center's, and 1.
         """
+        # 1. In closed form: exp less the first terms of its series, over what powers of the spread
+        # are left; far away, where exp is too great, only the cap counts.
         x, whole = self.apart.spread, 2.0 if order == 2 else 6.0
         low = x.clamp(max=_FAR)
         series = 1 + low if order == 2 else 1 + low + low * low / 2
@@ -146,10 +155,13 @@ class _Scores:
             order - 2
         )
         exact = (self.shares * exact).masked_fill(x > _FAR, torch.inf)
+        # 2. A share is at most 1: with the greatest share on the way all along, the integral is x^2
+        # / 2 or x^2 / 6 of it.
         capped = (self.logs + x).clamp(max=0.0).exp() * x * x / whole
         found = (
             torch.minimum(exact, capped).masked_fill(self.masked, 0.0).sum(self.axis, keepdim=True)
         )
+        # 3. The shares sum to 1, so that the mean square is at most the greatest square.
         most = x.amax(self.axis, keepdim=True)
         return torch.minimum(found, most * most / whole) * (1 + units(x.shape[self.axis] + 8))
 
@@ -163,9 +175,11 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     """
     if operation.log:
         raise Unsupported("no zonotope of the logarithm of a softmax")
+    # 1. Leave out what is masked: its share is 0.
     masked = _vanishing(x, operation.axis)
     if not operation.safe and bool(masked.all(operation.axis).any()):
         raise Unsupported(ALL_MASKED)
+    # 2. The logarithms of the shares, and their exponential, which is at most 1.
     scores = _scores(symbols, x, operation.axis, masked)
     zonotope = convex_of(_logarithms(symbols, x, scores), "exp", symbols.first, most=0.0)
     # Lines that say less than that a share lies in [0, 1] are left out.
@@ -204,6 +218,8 @@ def _vanishing(x: Zonotope, axis: int) -> torch.Tensor:
 
 
 def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:
+    # 1. Shares at the center. The logarithm of a share near the least numbers would be rounded:
+    # there it is the score less log-sum-exp.
     shares = x.center.softmax(axis).masked_fill(masked, 0.0)
     logs = torch.where(
         shares > _NORMAL, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True)
@@ -216,6 +232,8 @@ def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _
         x.radius.masked_fill(masked, 0.0),
     )
     scores = _Scores(axis, masked, shares, logs, away)
+    # 2. Subtract the mean of the deviations: that is the tangent of log-sum-exp at the center, by
+    # which what all scores have in common cancels.
     mean = scores.mean
     apart = linear(away, lambda z: z - mean(z), x.center.shape[axis] + 2, lambda z: z + mean(z))
     apart = symbols.promoted(
@@ -236,19 +254,25 @@ def _logarithms(symbols: Symbols, x: Zonotope, scores: _Scores) -> Zonotope:
     of Taylor's remainders. The third is a third central moment. Where all lie within [-b, b] and
     their mean is not below 0, this is at most b times the mean square, and at least -5/4 of that.
     """
+    # 1. What rounding can lose.
     apart, logs, count, axis = scores.apart, scores.logs, x.center.shape[scores.axis], scores.axis
     rounded = units(count + 8) * (
         x.center.masked_fill(scores.masked, 0.0).abs().amax(axis, keepdim=True) + logs.abs() + 1
     )
+    # 2. Without symbols: half a variance between 0 and its greatest value.
     second = scores.remainder(2)
     plain = Zonotope(-second / 2, apart.generators.new_zeros(0, *second.shape), second / 2)
     if symbols.first:
+        # 3. With symbols kept: half the variance at the center as a zonotope, and the third
+        # derivative's remainder; entry by entry the nearer one.
         square = times(apart, apart, symbols.first)
         half = linear(
             square, lambda z: -scores.mean(z) / 2, count + 1, lambda z: scores.mean(z) / 2
         )
         third = 1.25 * scores.remainder(3) * apart.spread.amax(axis, keepdim=True)
         plain = nearer(replace(half, radius=half.radius + third), plain, symbols.first)
+    # 4. Sum both: the deviations, and what is left of log-sum-exp, which all entries of a row
+    # share.
     wide = apart.generators.new_zeros(
         max(len(apart.generators), len(plain.generators)), *logs.shape
     )

@@ -69,6 +69,7 @@ def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
 
 
 def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
+    # 1. Separate constants, which become the bias, from values.
     shape = tuple(np.broadcast_shapes(*(known.shape for known in given)))
     signed = list(zip(operation.signs, given, strict=True))
     constants = [sign * each for sign, each in signed if isinstance(each, torch.Tensor)]
@@ -78,9 +79,12 @@ def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     if len(constants) > 1:
         w.refuse("adds several constants, whose rounded sum would be none of the network")
     bias = (constants[0] if constants else torch.zeros(())).expand(shape)
+    # 2. One value plus a constant is a shift, which joins an affine node without a bias.
     (sign, first), *more = tensors
     if sign > 0 and not more and prod(first.shape) == prod(shape):
         return w.shifted(Tensor(first.value, shape), bias)
+    # 3. Each value by a map that repeats it to the sum's shape. No map both repeats and negates:
+    # what is repeated and subtracted gets a node of its own.
     parts = list[tuple[Tensor, Linear]]()
     for sign, each in tensors:
         map_ = w.repeated(each, shape)
@@ -132,6 +136,8 @@ def _average_pool(w: Writer, operation: typed.AveragePool, x: Tensor) -> Tensor:
         "padding": operation.padding,
         "dilation": (1,) * count,
     }
+    # A convolution with ones sums each window; then each entry is divided by its own count, which
+    # is less at the border where padding is not counted.
     ones = torch.ones(1, 1, *operation.kernel, dtype=torch.float64)
     sums = typed.Convolution(
         ones.repeat(channels, *[1] * (count + 1)), None, **window, groups=channels
@@ -150,11 +156,13 @@ def _max_pool(w: Writer, operation: typed.MaxPool, x: Tensor | Padded) -> Tensor
     inner = x.inner if isinstance(x, Padded) else x
     if operation.ceil:
         w.refuse("a MaxPool with ceil_mode")
+    # 1. Pool the numbers of entries in the place of entries: -1 for what is padded.
     found = x.index if isinstance(x, Padded) else numbers(x.shape)
     shape = operation(found).shape
     found = functional.pad(
         found, [each for pad in reversed(operation.padding) for each in (pad, pad)], value=-1.0
     )
+    # 2. Unfold axis by axis: each output has the numbers of its window behind it.
     for axis, (size, stride, dilation) in enumerate(
         zip(operation.kernel, operation.stride, operation.dilation, strict=True), start=2
     ):
@@ -174,6 +182,7 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
 
     if operation.name not in ("maximum", "mean", "sum"):
         w.refuse(f"no sound bounds of the {operation.name} over axes")
+    # The axes are moved behind all others, reduced row by row, and the result has torch's shape.
     shape = operation(torch.zeros(x.shape)).shape
     return w.moved(Reshape(tuple(shape)), w.along_last(x, operation.axes, of))
 
@@ -252,6 +261,7 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
         size = y.shape[1]
         if isinstance(operation, typed.LayerNorm):
             y = w.dense(y, torch.eye(size, dtype=torch.float64) - 1 / size)
+        # y / sqrt(mean of y^2 + eps), where y is x less its mean (LayerNorm), or x (RMSNorm).
         squares = w.append(Convex("square"), y.shape, y)
         bias = torch.tensor(operation.eps, dtype=torch.float64)
         mean = w.dense(squares, torch.ones(1, size, dtype=torch.float64) / size, bias)
@@ -269,6 +279,8 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
 
 def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     shape = tuple(operation(torch.zeros(x.shape), torch.zeros(y.shape)).shape)
+    # 1. With a constant the product is affine: a matrix from the right, one from the left by way of
+    # a transpose, or one for each head.
     if isinstance(y, torch.Tensor) and isinstance(x, Tensor) and y.ndim == 1:
         return Tensor(w.dense(x, y[None]).value, shape)
     if isinstance(x, torch.Tensor) and isinstance(y, Tensor) and x.ndim <= 2:
@@ -292,6 +304,7 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     one, other = (
         Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y))
     )
+    # 2. Of two values: all products of entries, and their sums.
     made = w.append(Product(one, other), tuple(left.shape), x, y)
     summed = w.dense(made, torch.ones(1, left.shape[-1]))
     return Tensor(summed.value, shape)

@@ -57,15 +57,19 @@ def times(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
     """The product, entry by entry: what both move together, but for the first symbols, is within
     their spreads.
     """
+    # 1. The center, what is linear in either factor, and products of the first symbols.
     square, shape = x is y, (x.center * y.center).shape
     x, y = as_wide(x, shape), as_wide(y, shape)
     center, generators = _products(x, y, first, torch.mul)
+    # 2. All other products of symbols, by magnitude: their spreads, of first symbols (near) and of
+    # all others (far). A square of far symbols lies in [0, both], half as wide.
     near = [spread_of(each.generators[:first]) for each in (x, y)]
     far = [spread_of(each.generators[first:]) + each.radius for each in (x, y)]
     both = far[0] * far[1]
     if square:  # it is not below 0
         center, both = center + both / 2, both / 2
     away = near[0] * far[1] + far[0] * near[1] + both
+    # 3. What a center makes of the other factor's radius.
     radius = x.center.abs() * y.radius + y.center.abs() * x.radius
     return Zonotope(center, generators, (radius + away) + units(8 + first) * x.size * y.size + TINY)
 
@@ -75,10 +79,14 @@ def dot(x: Zonotope, y: Zonotope, first: int, *, square: bool = False) -> Zonoto
     is x transposed, of one row.
     """
     center, generators = _products(x, y, first, torch.matmul)
+    # 1. All products of symbols that are not kept, by their spreads: first symbols (near, close) by
+    # others (far, apart).
     (near, far), (close, apart) = (
         (spread_of(each.generators[:first]), spread_of(each.generators[first:])) for each in (x, y)
     )
     crossed, across = near @ apart, far @ close
+    # 2. Where that is not small beside what is linear: bound the products pair by pair, within
+    # which the terms of the matrix product may cancel.
     if float((crossed + across).sum()) > _SMALL * float(spread_of(generators[:first]).sum()):
         crossed = _crossed(x.generators[:first], y.generators[first:], crossed)
         across = _crossed(y.generators[:first].mT, x.generators[first:].mT, across.mT).mT
@@ -102,10 +110,13 @@ def _products(
     """The product's center and generators: what is linear in either, and in both in the first
     symbols.
     """
+    # 1. Linear in either factor: the other one's center.
     count = max(len(x.generators), len(y.generators), first + products(first))
     generators = with_symbols(multiply(x.generators, y.center), count)
     generators = generators + with_symbols(multiply(x.center, y.generators), count)
     center, at = multiply(x.center, y.center), first
+    # 2. Row i of the upper triangle: e_i e_j has the coefficient a_i b_j + a_j b_i. On the diagonal
+    # a_i b_i e_i^2 is half of (2 e_i^2 - 1) and half of 1, which goes to the center.
     for i in range(first):
         row = multiply(x.generators[i], y.generators[i:first]) + multiply(
             x.generators[i:first], y.generators[i]
@@ -131,6 +142,8 @@ def _crossed(near: torch.Tensor, far: torch.Tensor, fast: torch.Tensor) -> torch
         or len(near) * len(far) * prod(batch) * rows * terms * columns > _WORK
     ):
         return fast
+    # Matrix products of all near symbols with some far ones at a time, as memory allows; then the
+    # sum of their magnitudes.
     left = (
         near.expand(-1, *batch, -1, -1)
         .flatten(1, -3)
@@ -231,6 +244,8 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
     parabolas.
     """
     low, high = (end.reshape(x.center.shape) for end in ends(x))
+    # 1. The least-squares parabola of (x)+ on [low, high], taken about the center, where `knot` is
+    # 0's place in units of half the width.
     half = (high - low) / 2
     knot = (-x.center / half.clamp(min=TINY)).clamp(-1.0, 1.0)
     slope, bend = (
@@ -282,6 +297,8 @@ def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Te
     tangent parabola, less a line, is concave on one side of the center and convex on the other. So
     it is between its values at the ends and at tangents of its own.
     """
+    # 1. What is left beside the tangent parabola, with the sign by which it is convex to the right
+    # of the center.
     function, slope = CONVEX[name], SLOPES[name]
     sign = 1.0 if name == "exp" else -1.0
     constant, steep, bend = function(center), slope(center), _BENDS[name](center)
@@ -296,6 +313,9 @@ def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Te
         by = sign * (slope(at) - steep - 2 * bend * (at - center)) - line
         return left(at) - line * (at - center) + by * (x - at)
 
+    # 2. Less the line, it is concave left of the center and convex right of it. So its least value
+    # is one at an end of the left side, or what a tangent of the right side has at that side's
+    # ends; and its greatest the other way round.
     right_half, left_half = (center + high) / 2, (center + low) / 2
     rises, falls = left(high) - line * (high - center), left(low) - line * (low - center)
     zero = torch.zeros_like(rises)
@@ -303,6 +323,8 @@ def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Te
         0
     )
     most = torch.stack([rises, zero, tangent(left_half, center), tangent(left_half, low)]).amax(0)
+    # 3. The parabola is in the middle of both; what is left over is `rest`. A center that is
+    # outside of [low, high], which knowledge of the range may leave, has none.
     width = high - low
     size = (
         function(low)

@@ -91,6 +91,8 @@ def scalar_interval(
     """
     if not is_piecewise_linear(traits):
         return _refused(traits, lambda: interval(traits, lower, upper))
+    # The two ends, and 0 where the bend lies between them. ReLU's values are exact, others are
+    # rounded.
     ends = traits.value(lower), traits.value(upper)
     low, high = torch.minimum(*ends), torch.maximum(*ends)
     inside = (lower < 0) & (upper > 0)
@@ -123,6 +125,8 @@ def rounded_lines(
     Near a tie it is either of the two: there a file that computes its input in float32 may take the
     other one.
     """
+    # A whole number where all of the interval rounds to one; else lines of slope 1, half a unit
+    # above and below.
     reach = 0.5 + _NEAR_TIE
     least, most = (lower - reach).ceil(), (upper + reach).floor()
     whole = least == most
@@ -154,9 +158,13 @@ def _two_pieces(
     crossing = (lower < 0) & (upper > 0)
     stable = torch.where(lower >= 0, slopes[1], slopes[0])
     at_lower, at_upper = traits.value(lower), traits.value(upper)
+    # 1. Slopes: of the chord across the bend, and of the piece on the side of 0 where more of the
+    # interval lies, which encloses less.
     chord = (at_upper - at_lower) / torch.where(crossing, upper - lower, 1.0)
     chord = torch.where(crossing, chord.clamp(min(left, right), max(left, right)), stable)
     piece = torch.where(crossing, torch.where(upper > -lower, slopes[1], slopes[0]), stable)
+    # 2. The chord's intercept covers both ends, whatever its slope was rounded to; pieces go
+    # through 0. A bend upward, left <= right, has the chord above.
     gaps = at_lower - chord * lower, at_upper - chord * upper
     slack = _CHORD_SLACK * (1 + abs(left) + abs(right)) * (lower.abs() + upper.abs()) + TINY
     straight = piece, torch.zeros_like(lower)
@@ -185,11 +193,14 @@ class Chosen:
         Where an entry in [l, u] reaches highest and the others at most m >= l, the chord from (l,
         m) to (u, u) lies above: at x >= l it is at least m, and at least x.
         """
+        # 1. In each window the entry with the greatest lower end is the line below.
         low, high = maximum.of(lower), maximum.of(upper)
         entries = maximum.windows.expand(low.shape)
         place, top = low.argmax(-1, keepdim=True), high.argmax(-1, keepdim=True)
         below, above = entries.gather(-1, place)[..., 0], entries.gather(-1, top)[..., 0]
+        # 2. Where that is at least all that the others can be, the maximum is this entry.
         dominates = high.scatter(-1, place, -torch.inf).amax(-1) <= low.gather(-1, place)[..., 0]
+        # 3. Else a chord over the entry that reaches highest.
         start, end = low.gather(-1, top)[..., 0], high.gather(-1, top)[..., 0]
         others = torch.maximum(high.scatter(-1, top, -torch.inf).amax(-1), start)
         slope = ((end - others) / torch.where(end > start, end - start, 1.0)).clamp(0.0, 1.0)
@@ -232,11 +243,14 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     if operation.name in _FALLING and not bool((low > 0).all()):
         raise Unsupported(f"{operation.name} of a value that may be 0 or less")
     function, slope = CONVEX[operation.name], SLOPES[operation.name]
+    # 1. The interval: a convex function is greatest at an end, and, but for the square across 0,
+    # these functions are monotone.
     ends = function(low), function(high)
     least = torch.minimum(*ends)
     if operation.name == "square":
         least = torch.where((low < 0) & (high > 0), 0.0, least)
     most = torch.maximum(*ends)
+    # 2. The tangent in the middle lies below, the chord above.
     middle = low + (high - low) / 2
     tangent, at, size = slope(middle), function(middle), magnitude(low, high)
     # The slope itself is rounded, which counts once for each unit of the width.
@@ -247,6 +261,8 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     chord = torch.where(
         width > 0, (ends[1] - ends[0]) / torch.where(width > 0, width, 1.0), tangent
     )
+    # 3. Where a function stands for a capped one, only what is true of both is kept: constants
+    # where the exponential is beyond STEEPEST.
     if operation.name == "exp-of-softmax":
         capped = high > STEEPEST
         tangent, below = (
@@ -271,6 +287,7 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         planes = product(*xs, *ys)
     except ValueError as error:
         raise Unsupported(f"no planes of a product: {error}") from None
+    # A product is greatest and least at corners of the box of its operands.
     corners = torch.stack([x * y for x in xs for y in ys])
     low, high = corners.amin(0), corners.amax(0)
     low, high = low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY
@@ -316,6 +333,7 @@ def difference(
         assert isinstance(first, Convex)
         slopes, spare = _mean(first, x, y)
         planes, interval = mean(slopes, apart)
+    # What else the values may differ by widens both planes.
     lower, upper = (
         (*form[:3], form.constant + side * spare)
         for form, side in zip(planes, (-1, 1), strict=True)
