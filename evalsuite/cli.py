@@ -67,11 +67,15 @@ def _until(
     from evalsuite.run.state import with_seeds
     from evalsuite.studies.until import Goal, grown, standing
 
+    # 1. A run that was grown before goes on with the seeds that it has, not with the recipe's
+    # fewer.
     try:
         goal = Goal.read(width, endpoint)
         known = read_record(folder)
         if known is not None and known.holds(recipe, grown=True):
             recipe = with_seeds(recipe, known.seeds, str(folder))
+        # 2. Run, look how wide the intervals are, and add the seeds that the widest still takes;
+        # what is done is found and not run again.
         while True:
             complete, found = done(recipe), standing(folder, goal)
             count = min(len(recipe.seeds) + found.more, most)
@@ -177,6 +181,7 @@ def run(
     """
     from evalsuite.run.state import RETRIES, Choice
 
+    # 1. Options that contradict each other are told before anything is read.
     if retry not in RETRIES:
         stop(f"--retry is one of {', '.join(RETRIES)}; got {retry!r}")
     if endpoint and not until:
@@ -206,6 +211,7 @@ def run(
             command=f"evalsuite run {recipe}",
         )
 
+    # 2. Run; the doubts come after the rows, since they are about the networks that were made.
     complete = _until(until, endpoint, most_seeds, read, folder, done) if until else done(read)
     for line in doubt_lines(read, folder):
         print(line)
@@ -254,6 +260,7 @@ def tune(
         progress=progress,
         command=f"evalsuite tune {recipe}",
     )
+    # Of each workload and variant, the rate whose loss on validation data is lowest.
     found = list(tuned(read_results(folder), read, tried, used))
     write_losses(found, folder / "learning-rates.csv")
     print(
@@ -590,6 +597,7 @@ def _verify_one(
     from evalsuite.verification.cascade import verify as decide
 
     torch.set_num_threads(1)
+    # 1. Whether the proof could be written is asked first: a search may take hours.
     try:
         if proof is not None and (proof.is_dir() or not proof.parent.is_dir()):
             why = "is a folder" if proof.is_dir() else "its folder does not exist"
@@ -598,6 +606,7 @@ def _verify_one(
     except (Unsupported, ValueError, OSError, PluginError) as error:
         print("error")
         stop(_unreadable(error))
+    # 2. The answer goes to stdout and all else to stderr, so that scripts can read it.
     print(found.lines(), flush=True)
     print(
         f"{found.reason}; {found.boxes} parts; {found.prepare_seconds + found.seconds:.2f} s",
@@ -606,6 +615,7 @@ def _verify_one(
     if proof is None:
         return
     try:
+        # 3. The proof; the answer is not taken back where it cannot be written.
         said = found.write(proof)
     except (Unsupported, OSError) as error:
         stop(f"the answer stands, but its proof was not written: {error}")
@@ -639,6 +649,8 @@ def _verify_many(
         with nullcontext(sys.stdout) if out is None else _opened(out) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
+            # Each row is written as soon as it is known, so that an interrupted benchmark keeps
+            # what it has.
             for number, found in enumerate(run_instances(instances, engine, inputs), start=1):
                 writer.writerow(found.row())
                 file.flush()
@@ -688,6 +700,8 @@ def check_proof(
 
     if z3 is not None and not 0 < z3 <= 1e6:
         stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
+    # 1. The proof is of these very bytes of the network, and each of its steps holds, recomputed
+    # exactly.
     try:
         with reading(onnx):
             network = content(onnx)
@@ -695,6 +709,7 @@ def check_proof(
             found = proof_files.read_proof(proof)
             proof_files.check_digest(found, network, proof, onnx)
             statement = proof_files.checked(found, network)
+        # 2. The network runs as the proof reads it, and the property is read.
         proof_files.check_runs(onnx)
         with nullcontext() if vnnlib is None else reading(vnnlib):
             specification = None if vnnlib is None else read_vnnlib(vnnlib)
@@ -705,6 +720,7 @@ def check_proof(
     except (OSError, ValueError) as error:
         stop(_unreadable(error))
     print(proof_files.described(statement))
+    # 3. What was proven may be another statement than the property asks for.
     lacking = "" if specification is None else proof_files.missing(statement, specification)
     if specification is not None:
         print(

@@ -107,6 +107,7 @@ def add_commands(app: typer.Typer) -> None:
         command.epilog = examples_of(str(command.name or getattr(command.callback, "__name__", "")))
     for group in app.registered_groups:
         group.epilog = examples_of(str(group.name))
+    # Each command of a plugin is a stand-in, which loads the plugin when it is called.
     for name, entry in sorted(
         {each.name: each for each in entries("commands") if each.name not in own}.items()
     ):

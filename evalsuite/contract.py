@@ -135,6 +135,7 @@ class Metric:
     scores: SampleScores | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # 1. Names and words: they become columns that reports group by.
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"metric name must be snake_case, got {self.name!r}")
         ways = "Direction.HIGHER, LOWER or NEUTRAL"
@@ -154,6 +155,7 @@ class Metric:
                 raise ValueError(
                     f"sample of metric {self.name!r} must be in [0, 2^63), got {self.sample}"
                 )
+        # 2. The value, as a plain float.
         if self.value is not None:
             try:
                 object.__setattr__(self, "value", float(self.value))
@@ -161,12 +163,14 @@ class Metric:
                 raise TypeError(
                     f"value of metric {self.name!r} must be a real number: {error}"
                 ) from error
+        # 3. Settings are written as "key=value,...", so that neither sign may be in them.
         for key, setting in self.setting.items():
             if not _NAME.fullmatch(key) or not re.fullmatch(r"[^,=]+", str(setting)):
                 raise ValueError(
                     f"setting {key}={setting!r} of metric {self.name!r}: no ',' or '=', keys in"
                     " snake_case"
                 )
+        # 4. A number says its unit, and a missing one says why.
         if not self.unit:
             raise ValueError(
                 f"metric {self.name!r} declares no unit; use 'count', 'fraction', 's', ..."

@@ -64,6 +64,8 @@ def write_counterexamples(
 def _entry(
     data: Data, module: nn.Module, property_: Property, point: torch.Tensor
 ) -> dict[str, Any]:
+    # Tokens have no clean real input: there it is the middle of the box, which is what they are
+    # embedded to.
     middle, shape = (property_.lower / 2 + property_.upper / 2).float(), data.image_shape
     clean = middle if data.vocabulary is not None else data.test.inputs[property_.sample]
     found = {

@@ -166,9 +166,12 @@ def graph_digest(model: onnx.ModelProto) -> str:
     constants whose values decide what is executed, such as shapes and zero points, the values
     count.
     """
+    # 1. The operator sets: by another version an operator computes otherwise.
     digest = hashlib.sha256(
         repr(sorted((opset.domain, opset.version) for opset in model.opset_import)).encode()
     )
+    # 2. Name each tensor by the place where it is made, so that the exporter's names do not
+    # count.
     places: dict[str, str] = {"": ""}
     for value in model.graph.input:
         places[value.name] = f"input {len(places)} {_type_text(value)}"
@@ -176,6 +179,7 @@ def graph_digest(model: onnx.ModelProto) -> str:
         places[tensor.name] = (
             f"constant {tensor.data_type} {list(tensor.dims)} {_deciding_values(tensor)}"
         )
+    # 3. The nodes in their order, each with what it takes and its attributes.
     for node in model.graph.node:
         inputs = [places.get(name, name) for name in node.input]
         attributes = sorted(

@@ -98,6 +98,8 @@ def _look(text: str) -> None:
                 f"a tag ({event.tag}): recipes have none; quote it if it is meant as text", *place
             )
         before = total
+        # An alias counts as all that it stands for. Its anchor may be still open: then the node
+        # contains itself.
         if kind == "AliasEvent":
             if anchor in (name for name, _ in opened):
                 raise DocumentError(f"*{anchor} stands inside what it stands for", *place)
@@ -108,6 +110,8 @@ def _look(text: str) -> None:
                 )
         elif kind == "ScalarEvent":
             total += 1
+        # Beginnings of lists and mappings, remembered with the count before them, so that their
+        # end knows their size.
         elif kind.endswith("StartEvent") and kind[0] in "MS" and kind != "StreamStartEvent":
             opened.append((anchor, total))
             total += 1

@@ -170,6 +170,9 @@ def steady_latency(
     calls = _warmed_up(first, second)
     deadline = time.perf_counter() + patience
     rounds: list[_Round] = []
+    # Rounds go on until no wanted number is noisy. A machine that was busy all through the last
+    # reading has one round to show that it is not any more: to wait out the patience in each
+    # reading would cost minutes and give no value.
     while True:
         rounds.append(_take_round(calls, _MANY, _ROUND))
         latency = _summarize(rounds)
@@ -212,6 +215,7 @@ def _take_round(calls: _Calls, pairs: int, seconds: float) -> _Round:
     while len(timings) < max(pairs, _FEWEST) and (
         len(timings) < _FEWEST or time.perf_counter() < deadline
     ):
+        # Every second pair is timed in the other order.
         if len(timings) % 2:
             later, sooner = (_clock(*call) for call in reversed(calls))
             timings.append((sooner, later))
@@ -251,6 +255,7 @@ class _OtherWork:
 
 def _summarize(rounds: Sequence[_Round]) -> Latency:
     """Medians over the rounds that nothing disturbed; over all where each was disturbed."""
+    # Disturbed rounds are dropped whole: which of their timings met other work is not known.
     quiet = [part for part in rounds if part.load <= MOST_LOAD] or rounds
     timings = [timing for part in quiet for timing in part.timings]
     columns: dict[Part, list[float]] = {

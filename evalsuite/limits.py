@@ -162,6 +162,7 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
     """
     path = Path(place).expanduser()
     check_plain(path)
+    # The share goes by the file's size: who watches the command ends it beyond that.
     share = Share.of(_size(path))
     _failed.clear()
     try:
@@ -175,6 +176,7 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
         if type(error).__module__.startswith(("evalsuite", "lambda_gelu", "typer", "click")):
             raise
         raise OwnError(f"{place}: cannot be read: {unforeseen(error)}") from error
+    # An error that does not name the file is told with its name; ours do.
     except ValueError as error:
         if type(error).__module__.startswith(("evalsuite", "lambda_gelu")) or str(place) in str(
             error

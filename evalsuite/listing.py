@@ -89,6 +89,7 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     ]
     lines.insert(len(rows) + 1, "")
     lines += [
+        # All columns but the last are padded, since sources may be long.
         f"{plugin.name}: {plugin.error or 'broken: no row of traits'}"
         for plugin in plugins
         if plugin.target not in rows
@@ -192,6 +193,7 @@ def _multiples(rows: Sequence[Activation]) -> Any:
     for axes, row in zip(grid.flat, rows, strict=False):
         lines = _panel(axes, row, detailed=False)
         axes.set_title(row.name)
+    # The legend stands in the place of a panel, where one is left over.
     spare = list(grid.flat)[len(rows) :]
     for axes in spare:
         axes.axis("off")

@@ -70,8 +70,11 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
     to be sure. Raises ValueError: it cannot be rebuilt from the workload's architecture by resizing
     layers.
     """
+    # 1. Write the tensors and what they do not say.
     folder.mkdir(parents=True, exist_ok=True)
     description = _written(network, folder)
+    # 2. Read back and compare outputs: an architecture that resizing cannot rebuild shows itself
+    # now, not in the job that loads it.
     example = network.example(4)
     with torch.no_grad():
         for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
@@ -129,6 +132,7 @@ def load_network(folder: Path, workload: Workload, data: Data) -> Network:
 def _written(network: Network, folder: Path) -> dict[str, Any]:
     """Write the network; what network.json says of it, but for its checksum."""
     description: dict[str, Any] = {"name": network.name}
+    # 1. The modules; what an earlier network left in the folder is removed.
     for role, module in zip(_ROLES, (network.module, network.unswapped), strict=True):
         path = folder / f"{role}.safetensors"
         if module is None or isinstance(module, OnnxNetwork):
@@ -141,6 +145,7 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
             # that row's own.
             saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
             description[role] = {**_activation(module), "saved": saved.to_json()}
+    # 2. The ONNX files: those that stages made, and the user's own where the network is a file.
     given = network.module if isinstance(network.module, OnnxNetwork) else None
     if given is not None:
         description["output"] = given.output
@@ -155,6 +160,7 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
         else:
             path.write_bytes(source.read_bytes())
         description[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    # 3. The description with its own checksum, last: it holds the digests of what was written.
     noted = {**description, "checksum": checksum(description)}
     (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))
     return description
@@ -164,6 +170,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     """The content of network.json without its checksum. Raises ValueError where it is unreadable
     or was changed.
     """
+    # 1. Read it, if it is small enough to be one.
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(
@@ -175,6 +182,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: cannot be read ({type(error).__name__}); train the network again"
         ) from error
+    # 2. Hold it against its checksum, which is over all the rest.
     try:
         found = parsed_json(data)
         plain = (
@@ -231,6 +239,8 @@ def _activation(module: nn.Module) -> dict[str, Any]:
     Others are what became of some when lambda was folded: they learn nothing, so their name says
     all of them.
     """
+    # 1. One activation names the architecture: that which learns, since others may be what it was
+    # folded into.
     found = built_with(module)
     learning = {each.traits.name for each in found if each.traits.parameters}
     names = learning or {each.traits.name for each in found}
@@ -240,6 +250,7 @@ def _activation(module: nn.Module) -> dict[str, Any]:
             " of those that learn"
         )
     (name,) = names
+    # 2. Where others stand, and the one temperature of all raw hardnesses.
     others = {each.path: each.traits.name for each in found if each.traits.name != name}
     temperatures = {
         each.module.temperature for each in found if isinstance(each.module, Hardenable)
@@ -259,10 +270,12 @@ def _load(
     folder: Path, workload: Workload, role: str, description: dict[str, Any]
 ) -> nn.Module | None:
     """The module in that role, None where the network has none."""
+    # 1. A file without a description is no part of this network.
     path = folder / f"{role}.safetensors"
     if role not in description:
         _check_absent(path)
         return None
+    # 2. Build the fresh module that the description asks for.
     try:
         noted = _Noted.model_validate(description[role])
         saved = Description.from_json(noted.saved)
@@ -275,6 +288,7 @@ def _load(
         ) from error
     except (ValueError, PluginError) as error:
         raise ValueError(f"{folder / 'network.json'}: {role} {error}") from error
+    # 3. Give it the tensors, whose shapes may be smaller by pruning.
     tensors = read_tensors(path, saved)
     try:
         return fitted(fresh, tensors, saved)
@@ -285,6 +299,7 @@ def _load(
 
 
 def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
+    # The architecture with its one activation, then those that stand elsewhere.
     module = workload.build(load_plugin("activations", noted.activation).target.make)
     for place, name in noted.others.items():
         try:

@@ -30,6 +30,8 @@ def load_model(path: Path) -> onnx.ModelProto:
     model = parsed(path)
     if not weight_files(model, path):
         return model
+    # ONNX's own loader takes locations relative to a folder, and refuses links: they are resolved
+    # first.
     folder = path.parent.resolve()
     for tensor in _outside(model):
         for entry in tensor.external_data:

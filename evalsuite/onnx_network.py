@@ -80,6 +80,7 @@ class OnnxNetwork(nn.Module):
         if output is not None and output not in names:
             raise OwnError(f"{self.path}: has no output {output!r}; it has {_listed(names)}")
         self.output = names[0] if output is None else output
+        # Sequences, maps and texts are no batch of numbers.
         for each in self._session.get_inputs():
             if each.type not in _TYPES:
                 raise OwnError(
@@ -140,6 +141,7 @@ class OnnxNetwork(nn.Module):
 
     def named(self, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
         """The batch by the file's names, in its types. Errors as for `forward`."""
+        # 1. Inputs that have no names of their own take the file's, in its order.
         wanted = self.session.get_inputs()
         names = [each.name for each in wanted]
         if not isinstance(inputs, dict):
@@ -155,6 +157,7 @@ class OnnxNetwork(nn.Module):
                 f"{self.path}: takes {_listed(names)}, but the data give {_listed(list(inputs))}: "
                 f"name them so; {_listed(missing)} is missing"
             )
+        # 2. Each in the shape and type that the file declares.
         for each in wanted:
             self._check_shape(each, inputs[each.name])
         return {each.name: self._in_type(each, inputs[each.name]).numpy() for each in wanted}
@@ -222,6 +225,8 @@ def open_onnx(
     if isinstance(path, bytes):
         refuse_outside(path, "an ONNX file")
     source = path if isinstance(path, bytes) else str(path)
+    # 1. On a processor that saturates, with the option for exact sums: as the file is, and else
+    # with initializers that are shared unshared.
     if saturates():
         ways: tuple[Callable[[], str | bytes], ...] = (
             lambda: source,
@@ -232,6 +237,7 @@ def open_onnx(
                 return _session(made(), threads, also, exact=True)
             except Exception:  # of the option or of the file: the session without the option tells
                 continue
+    # 2. Without the option, and with a warning where that matters.
     session = _session(source, threads, also, exact=False)
     if saturates():
         name = "an ONNX file" if isinstance(path, bytes) else str(path)
@@ -370,6 +376,7 @@ def _opened(path: Path) -> onnxruntime.InferenceSession:
 
 
 def _checked(path: Path) -> onnxruntime.InferenceSession:
+    # 1. What can be told without ONNX Runtime: weights that are missing, and foreign operators.
     model = parsed(path)
     weight_files(model, path)
     domains = {each.domain for each in model.opset_import}
@@ -388,6 +395,7 @@ def _checked(path: Path) -> onnxruntime.InferenceSession:
             f" {_listed(sorted(domain or 'ai.onnx' for domain in domains))})"
         )
     opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    # 2. ONNX Runtime has the last word.
     try:
         return open_onnx(path)
     except Exception as error:  # ONNX Runtime's errors share no base class

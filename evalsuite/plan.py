@@ -88,6 +88,8 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     needs. Raises ValueError where jobs need each other, or share an id.
     """
     jobs: list[Job] = []
+    # 1. In the order of rows: the making of each network, then each step on it, or on the network
+    # that an earlier step hands over.
     parts, limit = [*recipe.hidden, *recipe.variants], recipe.memory_limit
     bases = {part.name: recipe.base_of(part) for part in parts}
     treated = _Treated(recipe, bases)
@@ -100,6 +102,8 @@ def jobs_of(recipe: Recipe) -> list[Job]:
         for step in recipe.steps if shown else ():
             taken = made.id.removesuffix(TRAIN) + (step.after or TRAIN)
             jobs.append(Job(own, part, seed, step, taken, step.time_limit, memory_limit=limit))
+    # 2. In the order of needs, which otherwise keeps that of the rows. A round that adds nothing
+    # has met a circle, or a second job of one id.
     ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
         before = len(ordered)
@@ -146,6 +150,7 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     Args:
         network: the digest of the network it takes; empty for training from scratch.
     """
+    # 1. What every job depends on: network, seed, data, workload, machine and code.
     inputs = {
         "network": network,
         "seed": str(job.seed),
@@ -159,11 +164,14 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     inputs |= {
         f"library {name}": _version(name) for name in getattr(job.workload.target, "libraries", ())
     }
+    # 2. Training depends on the variant, and on the libraries that train.
     if job.step is None:
         inputs["variant"] = _kind(job.variant)
         inputs |= _described(job.variant)
         inputs |= {f"library {name}": _version(name) for name in _TRAIN_LIBRARIES}
         return inputs
+    # 3. A measurement depends on the stage and its options; on the time limit too, since
+    # verifiers answer by it.
     stage = job.step.stage
     inputs["stage"] = _kind(job.step.part)
     inputs["time limit"] = repr(job.time_limit)

@@ -69,6 +69,8 @@ class Reading(AbstractContextManager["Reading"]):
         """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder,
         or "file PATH".
         """
+        # 1. Modules that import statements did not tell. A module counts by its source; of one
+        # whose file is another, as a compiled one, the file counts below.
         loaded = _brought_in()
         modules = {name: file for name, file in loaded if source_file(name) == file}
         modules = {
@@ -83,10 +85,13 @@ class Reading(AbstractContextManager["Reading"]):
             set(modules.values()),
             {str(file) for name, file in loaded if name not in modules},
         )
+        # 2. Files that were opened, but for those that the job wrote itself.
         for path in sorted({*self._opened, *compiled} - self._written):
             with suppress(OSError, RuntimeError):  # it is gone, or a loop of links
                 file = _brought(path)
                 if file is not None and file not in known and self._counts("", file):
+                    # A file that changed while the job ran may have been read in either state, so
+                    # no digest speaks for it.
                     same = path not in self._opened or self._opened[path] == stamp(file)
                     found[f"file {self._place(file)}"] = content(file) if same else CHANGED
         return found

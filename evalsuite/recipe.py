@@ -270,6 +270,7 @@ def parse_recipe(text: str, file: str = "<recipe>", folder: Path | None = None) 
         tree = read_tree(text)
     except DocumentError as error:
         raise RecipeError(file, [Problem(error.line, error.column, "", str(error))]) from error
+    # A recipe that is no mapping has no place to note problems at.
     if not isinstance(tree, Mapping):
         found = (
             "empty"
@@ -282,6 +283,8 @@ def parse_recipe(text: str, file: str = "<recipe>", folder: Path | None = None) 
             file,
             [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")],
         )
+    # Paths relative to the recipe become absolute ones, so that a run does not depend on the
+    # present folder.
     changed, both = (False, []) if folder is None else rooted(tree, folder)
     reader = _Reader(tree, written(tree) if changed else text, file)
     for place, said in both:
@@ -296,6 +299,7 @@ def _lacking(kind: str, target: Any) -> str:
     """What its author must add, since without it no key could be made; empty where nothing is
     missing.
     """
+    # The version enters the cache key: without one, changed code would find old results.
     version = getattr(target, "version", None)
     if not (isinstance(version, str) and version):
         said = (
@@ -359,6 +363,7 @@ class _Reader:
         self._problems: list[Problem] = []
 
     def recipe(self) -> Recipe:
+        # 1. Read all parts, and note what is wrong in each instead of stopping at the first.
         document = self._document()
         workloads = self._read("workloads", document.workloads, partial(self._plugin, "workloads"))
         variants = self._read("variants", document.variants, self._variant)
@@ -382,9 +387,11 @@ class _Reader:
             document.learning_rates,
             document.split_by_seed,
         )
+        # 2. Look at what concerns several parts, where there are the parts that it concerns.
         if None not in variants:
             self._bases(recipe)
         if not self._problems:
+            # 3. Every problem at once, with its line.
             self._training(recipe)
         if self._problems:
             raise RecipeError(self._file, self._problems)
@@ -430,6 +437,7 @@ class _Reader:
         """Rates are of workloads and variants that there are, and that train; some workload has
         a split to choose.
         """
+        # 1. Each rate, by trying the workload with it.
         workloads = {part.name: part for part in recipe.workloads}
         trained = {part.name for part in recipe.trained}
         for name, rates in recipe.learning_rates.items():
@@ -442,6 +450,8 @@ class _Reader:
                     if variant not in trained:
                         self._refuse((*place, variant), self._untrained(recipe, variant, trained))
                     self._with((*place, variant), workloads[name], "learning_rate", rate)
+        # 2. `split_by_seed` needs a workload whose split can be chosen, and is not chosen
+        # already.
         if not recipe.split_by_seed:
             return
         if not any(part.cut for part in recipe.workloads):
@@ -614,6 +624,7 @@ class _Reader:
         self, place: Place, cls: Any, kind: str, use: str, options: Mapping[str, Any]
     ) -> Any:
         """The workload, variant or stage with these options."""
+        # 1. Options that the class does not have, or that no column of rows could hold.
         if not (isinstance(cls, type) and is_dataclass(cls)):
             self._refuse(
                 (*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one"
@@ -630,6 +641,7 @@ class _Reader:
             self.note((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
         if unknown or large:
             raise _Wrong
+        # 2. The class checks the values itself.
         try:
             target = construct(cls, options)
         except ValidationError as error:
@@ -637,6 +649,7 @@ class _Reader:
             raise _Wrong from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             self._refuse(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")
+        # 3. What it lacks to be run and cached.
         if lacking := _lacking(kind, target):
             self._refuse((*place, "use"), f"{kind} {use!r} {lacking}")
         return target
@@ -650,6 +663,7 @@ class _Reader:
             )
         given = {} if isinstance(entry, str) else entry
         after, limit = given.get("after", ""), given.get("time_limit", document.time_limit)
+        # A step may follow an earlier one only, so that no circle can be written.
         earlier = [
             step if isinstance(step, str) else str(step.get("name", step.get("use")))
             for step in document.steps

@@ -54,6 +54,8 @@ def rooted(
     changed, problems = False, list[tuple[Place, str]]()
     if not isinstance(tree, Mapping) or folder.resolve() == Path.cwd():
         return changed, problems
+    # A relative path is looked for in both folders: the recipe's is written out where it is there
+    # alone, and where two different files have the name, the user must say which.
     for section in _SECTIONS:
         for place, parent, key in _texts(tree.get(section), (section,), tree, section):
             prefix, path, suffix = _divided(parent[key], place)

@@ -54,6 +54,7 @@ def resolve(reference: str, *, what: str) -> Any:
     if not is_reference(reference):
         raise OwnError(f"{what}: {reference!r} names no function; write it as my.py:name")
     path = Path(place).expanduser()
+    # 1. The module, from a file or by its name.
     if place.endswith(".py") and not path.is_file():
         beside = (
             [str(each) for each in path.parent.glob("*.py") if each.is_file()]
@@ -64,6 +65,7 @@ def resolve(reference: str, *, what: str) -> Any:
             f"{what}: there is no file {place}{did_you_mean(place, beside) if beside else ''}"
         )
     module = _file_module(path.resolve()) if place.endswith(".py") else _module(place, what)
+    # 2. The name in it.
     if not hasattr(module, name):
         public = [
             variable
@@ -146,6 +148,7 @@ def _file_module(file: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # Its folder is on the path, as for a script, so that it finds its neighbours.
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     ADDED.add(file.parent)

@@ -174,6 +174,8 @@ def row_of(metric: Metric, job: Mapping[str, Any]) -> Row:
         job: workload, variant, seed, step, stage and key.
     """
     value, status, reason = metric.value, Status.OK, metric.reason
+    # Three cases without a value: not finite, not measured with a reason, or a verdict in its
+    # place.
     if value is not None and not math.isfinite(value):
         status, reason = Status.FAILED, f"{metric.name} is {value}: not a measurement"
         value = None
@@ -336,6 +338,8 @@ def _check_digest(path: Path) -> None:
         DamagedResults: the file is not the one that the run wrote, or the record is damaged.
     """
     record = path.with_name("run.json")
+    # A run that goes on replaces rows and record one after the other, so that a mismatch may be
+    # gone at the next look.
     for attempt in range(_ATTEMPTS):
         if not record.is_file():
             return
@@ -386,6 +390,8 @@ def _frame(path: Path) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     texts = [each.name for each in schema() if each.type == pa.string()]
+    # 1. The columns of text and numbers. Texts are read as dictionaries: a million rows have few
+    # different ones.
     try:
         stored = pq.read_schema(path).names
         check_size(path, (head := pq.read_metadata(path)).num_rows * head.num_columns)
@@ -395,6 +401,7 @@ def _frame(path: Path) -> pd.DataFrame:
         table = pq.read_table(
             path, columns=plain_columns, read_dictionary=texts, page_checksum_verification=True
         )
+        # Columns that came later are empty in older files.
         for name in set(_LATER) - set(table.column_names):
             kind = schema().field(name).type
             missing = (
@@ -403,6 +410,7 @@ def _frame(path: Path) -> pd.DataFrame:
                 else pa.nulls(len(table), kind)
             )
             table = table.append_column(name, missing)
+        # 2. Refuse what no run writes, before anything is computed of it.
         _check_rows(table, path)
         names = {*table.column_names, *stored}
         older = [name for name in _names(Origin) if name not in names]
@@ -412,6 +420,7 @@ def _frame(path: Path) -> pd.DataFrame:
                 " again in this folder, which writes the file anew: what the journal and the cache"
                 " still hold is not measured again"
             )
+        # 3. Numbers in their declared types; texts and options as objects that equal rows share.
         plain = table.select([each.name for each in schema() if each.name not in texts])
         plain = plain.cast(pa.schema([schema().field(name) for name in plain.column_names]))
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
@@ -443,6 +452,7 @@ def _check_rows(table: pa.Table, path: Path) -> None:
         "direction": {each.value for each in Direction},
         "verdict": {"", *(each.value for each in Verdict)},
     }
+    # By Arrow, column by column: a loop over a million rows would take longer than the report.
     wrong = []
     for column in fields(Row):
         if column.name not in table.column_names:
@@ -489,6 +499,8 @@ def _shared(batches: Iterable[pa.Array]) -> list[dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for structs in batches:
+        # 1. Give each row one number that tells its options: the codes of its fields as digits of
+        # a mixed radix. Where the next digit would overflow, numbers in use are counted anew.
         codes, most = np.zeros(len(structs), np.int64), 1  # each code is less than `most`
         for column in structs.flatten() if pa.types.is_struct(structs.type) else []:
             found = pc.dictionary_encode(column, null_encoding="encode")
@@ -496,6 +508,8 @@ def _shared(batches: Iterable[pa.Array]) -> list[dict[str, Any]]:
             if most * values > 2**62:
                 codes, most = np.unique(codes, return_inverse=True)[1], len(structs)
             codes, most = codes * values + found.indices.to_numpy(), most * values
+        # 2. Make a dictionary of one row for each number, and let all rows of that number share
+        # it.
         _, first, places = np.unique(codes, return_index=True, return_inverse=True)
         plain = structs.take(pa.array(first)).to_pylist()
         given = [

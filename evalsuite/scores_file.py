@@ -52,6 +52,7 @@ def write_scores(metrics: Iterable[Metric], folder: Path) -> Path | None:
             continue
         place = len(index)
         index.append({"metric": metric.name, "setting": setting_text(metric.setting)})
+        # Right and wrong answers take a byte each, other scores four.
         whole = np.isin(kept.values, (0.0, 1.0)).all()
         arrays[f"{_VALUES}{place}"] = kept.values.astype(np.uint8 if whole else np.float32)
         if kept.blocks is not None:

@@ -47,6 +47,7 @@ def stoppable(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Ignored signals stay so: under nohup a lost terminal is not to end the run.
     before = {each: signal.getsignal(each) for each in (*ENDING, signal.SIGTSTP)}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -87,6 +88,7 @@ def held_back() -> Iterator[None]:
     try:
         yield
     finally:
+        # The old handlers first, so that the signal that waited is answered as if it came now.
         restore()
         if came:
             signal.raise_signal(came[0])

@@ -121,6 +121,7 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
     except (SyntaxError, ValueError, RecursionError):
         tree = ast.Module([], [])
     for node in _statements(tree):
+        # `import a.b`: the module, and whatever its package loads on first use.
         if isinstance(node, ast.Import):  # then any name of what it binds may be used
             bound = [
                 each.name if each.asname else each.name.partition(".")[0] for each in node.names
@@ -128,6 +129,8 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
             names.update(each.name for each in node.names)
             names.update(home for each in bound for home in _lazy(each).values())
             continue
+        # `from x import y`: leading dots count from the package upwards; y may be a module
+        # itself, or a name that the package loads lazily.
         above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
         names.update({source}, *(_behind(source, alias.name) for alias in node.names))

@@ -65,6 +65,8 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
     if name not in _NODES or staying(module):
         return None
+    # The census must find as many activations as there are nodes: else some activation is written
+    # in other operators, and a renamed node would tell another network.
     expected = Counter(_NODES.get(use.traits.name) for use in census(module))
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -114,6 +116,7 @@ def relative_latency(
 
     inputs = timing_inputs(test, batch)
     whole = {**(setting or {}), "batch": batch}
+    # Timed in turn, so that other work on the machine meets both alike.
     try:
         latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
     except MemoryError as error:
@@ -122,6 +125,7 @@ def relative_latency(
         )
     graph = "/".join(graphs) if all(graphs) else ""
     metric = latency.metric("ratio", _NAME, Direction.LOWER, whole, reason=reason, graph=graph)
+    # Equal graphs are a check of the clock: what it says beyond its resolution is noise.
     if (
         graph
         and graphs[0] == graphs[1]

@@ -221,8 +221,8 @@ def _value(x: torch.Tensor, hardness: torch.Tensor, compiled: bool) -> torch.Ten
             # Minus infinity times Phi = 0 would be NaN; the least finite number gives 0.
             flat[piece] = here.clamp(min=torch.finfo(z.dtype).min).mul_(_distribution(z))
             continue
-        # x Phi(lambda x) = gelu(lambda x) / lambda, by torch's own kernel.
-        # torch's gelu of infinity is NaN: what x has beyond saturation is added to f there.
+        # x Phi(lambda x) = gelu(lambda x) / lambda, by torch's own kernel. Its gelu of infinity is
+        # NaN: what x has beyond saturation is added to f there.
         torch.ops.aten.gelu.out(z.clamp_(-_SATURATED, _SATURATED), out=w).div_(layout.hardness)
         torch.add(w, torch.sub(here, _SATURATED / layout.hardness, out=z).relu_(), out=flat[piece])
     return result

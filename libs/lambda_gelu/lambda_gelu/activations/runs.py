@@ -187,9 +187,9 @@ def _observe(
     kwargs: Mapping[str, Any],
     functions: Collection[str] | None,
 ) -> tuple[Counter[_Key], list[Call]]:
+    """The uses and the calls of a run; without `functions`, by the operators alone."""
     # 1. Watch a copy, in evaluation mode, at three levels: modules by hooks, functions of torch
     # by `_Functions`, aten operators by `_Operators`.
-    """The uses and the calls of a run; without `functions`, by the operators alone."""
     watched = duplicate(network).eval()
     paths = {id(vars(module)): path for path, module in watched.named_modules()}
     modules = {
