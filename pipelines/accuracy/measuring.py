@@ -316,6 +316,8 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
     layers = _layers(exposed)
     if len(layers) < 2:
         return without_orders(headline, _FEW.format(len(layers)))
+    # 1. Orders: by the hardness that was learnt, and by what replacing one layer alone costs on the
+    # validation data.
     measured = _Measured(exposed, bench, headline, batch)
     hardness = {
         path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()
@@ -330,6 +332,8 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
         if order == "hardness" and len({*hardness.values()}) == 1:
             found.append(measured.metric(OVER, None, _UNLEARNT, order=order))
             continue
+        # 2. For each k replace the first k layers of the order; at random, the mean of several
+        # sets.
         sets = [
             _drawn([*layers], size, bench.seed) if order == "random" else [orders[order][:size]]
             for size in range(len(layers) + 1)
@@ -341,6 +345,7 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
             measured.metric(AT, value, order=order, layers=size)
             for size, value in enumerate(values)
         ]
+        # 3. The mean between the ends, which are the same for every order.
         found.append(
             measured.metric(OVER, math.fsum(values[1:-1]) / len(values[1:-1]), order=order)
         )

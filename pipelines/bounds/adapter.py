@@ -311,6 +311,8 @@ class Engine:
                 lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
         inputs = [activation.inputs[0] for activation in self._activations]
         pairs = [(each.lower.detach(), each.upper.detach()) for each in inputs]
+        # What intervals found beside these pairs serves a later call that takes them as its
+        # reference.
         self._intervals = (pairs, self._factors()) if method == "ibp" else None
         return lower, upper, pairs
 
@@ -376,6 +378,8 @@ class Engine:
             and prod(child.output_shape[1:]) * inputs <= _COEFFICIENTS
             and _is_input(child.inputs[0])
         ]
+        # At zero a layer gives its bias, and at a unit vector a column of its weights more: this
+        # holds for any layer that is affine, with whatever padding or groups.
         points = (
             torch.cat([torch.zeros(1, inputs), torch.eye(inputs)])
             .double()

@@ -57,12 +57,15 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
             f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or"
             " interval; a regression asks for one by its option `tolerance`"
         )
+    # 1. Files and intervals are bounded by the graph, and integer networks by another stage.
     if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)
     if network.deployed is not None:
         raise Unsupported(
             "the network is an ONNX file of integers, which a step before wrote; smt verifies it"
         )
+    # 2. Tokens that cannot be cut off at their embedding, and networks that auto_LiRPA refuses, are
+    # bounded by the graph, whose rows tell the refusal.
     deadline = time.monotonic() + SHARE * bench.time_limit
     pace = Pace(deadline)
     try:
@@ -71,6 +74,8 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
         if network.vocabulary is None:
             raise
         return _of_graph(network, bench, options, refusal, deadline)
+    # 3. Certify. Patches are quick, but where their bounds exclude a value of the network, all
+    # starts again with matrices.
     patches = True
     while True:
         try:
@@ -129,6 +134,7 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
             f"norm {options.norm!r}: of some positions of tokens there are boxes alone; give"
             " positions: 0"
         )
+    # Tokens have no neighbours: the balls are around the vectors that they are embedded to.
     subject, vectors = embedded(network, inputs)
     return subject, Samples(vectors, labels, UNBOUNDED, options.norm, options.positions)
 
@@ -224,10 +230,12 @@ class Certification:
             for part in self._pace.in_time("pgd", len(open_), _ATTACKED, attack)
             for point in part
         ]
+        # The attack takes them in order: what it had no time for is at the end.
         late = torch.zeros(len(properties), dtype=torch.bool)
         late[open_[len(attacked) :]] = True
         for index, point in zip(open_, attacked, strict=False):
             points[index] = point
+        # Kept for the radii to come.
         self._points = [
             new if new is not None else old for new, old in zip(points, self._points, strict=True)
         ]
@@ -251,6 +259,8 @@ class Certification:
         def bound(some: slice) -> Margins:
             return self._propagation.bounds(properties[some], method)
 
+        # 1. Bound batch by batch while there is time. A method that the network does not allow, but
+        # that is not needed, is a row with its reason.
         try:
             with self._memory.measured(method):
                 parts = self._pace.in_time(method, len(properties), self._propagation.batch, bound)
@@ -258,6 +268,7 @@ class Certification:
             if method in _NEEDED:
                 raise
             return Found.none(method, len(properties), str(error), time.monotonic() - began)
+        # 2. Those that were reached come first; the others are late, and nothing holds of them.
         bounds = Margins.joined(parts) if parts else None
         if bounds is not None:
             holds[: len(bounds)] = proven(bounds)
@@ -294,6 +305,7 @@ class Certification:
             return Found("alpha-crown", holds, late, crown.rounded, crown.seconds, None, reason)
         reason = ""
         if crown.bounds is not None:
+            # Start from CROWN's bounds, and take only what it left open and is within reach.
             todo = _within_reach(crown.bounds, crown, violated)
             parts = self._optimized(properties, todo, crown.bounds, began)
             done = sum(len(part) for part in parts)

@@ -30,14 +30,18 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
     name = _embedding_of_tokens(network)
     whole = copy.deepcopy(network.module).eval()
     table = whole.get_submodule(name)
+    # 1. The vectors of the samples, and those of an example to compare by.
     with torch.no_grad():
         vectors: torch.Tensor = table(tokens)
         example = network.example(_COMPARED)
         expected, given = whole(example), table(example)
+    # 2. Cut the embedding out: the rest of the network takes its output.
     rest: nn.Module = nn.Identity()
     if name:
         whole.set_submodule(name, nn.Identity())
         rest = whole
+    # 3. The rest must give the same logits: else tokens go into it by another way too, as for a
+    # mask.
     try:
         with torch.no_grad():
             logits = rest(given)
@@ -67,6 +71,7 @@ def _embedding_of_tokens(network: Network) -> str:
 
         return hook
 
+    # Run it once, and see which embeddings are given the tokens themselves.
     for name, each in named.items():
         each.register_forward_pre_hook(note(name))
     with torch.no_grad():

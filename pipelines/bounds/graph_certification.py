@@ -162,12 +162,16 @@ class _Certification:
         asked = self._asked(eps)
         properties = [each for _, some in asked for each in some]
         began = time.monotonic()
+        # 1. PGD first: what it breaks no method can prove.
         points, late = self._attacked(asked)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
         self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
+        # 2. The methods, from the cheapest on.
         for method in METHODS:
             bounded = False
+            # Zonotopes of attention come with CROWN; where they gave bounds, networks that are too
+            # wide for lines go without these.
             if method == "crown" and self._parts[0].attending is not None:
                 found = self._by(_ZONOTOPE, asked, broken)
                 bounded = not (found.refused or bool(found.late.all()))
@@ -180,6 +184,7 @@ class _Certification:
                     else self._by(method, asked, broken)
                 )
                 metrics += self._rows.found(properties, found)
+                # The row of auto_LiRPA's own method stands, too, and says why it is refused.
                 if self._refusal and method in _BACKWARD:
                     metrics += self._rows.found(
                         properties, Found.none(method, len(properties), self._refusal)
@@ -222,6 +227,7 @@ class _Certification:
                 return Found.none(
                     _GRAPH + method, len(broken), str(error), time.monotonic() - began
                 )
+            # Samples are bounded in order: those without a bound are at the end, and late.
             missing = len(some) - len(proven)
             holds += proven + [False] * missing
             late += [False] * len(proven) + [True] * missing
@@ -248,6 +254,7 @@ class _Certification:
         graph, attending, holds = part.graph, part.attending, list[bool]()
         with suppress(_OutOfTime):
             if method == _ZONOTOPE and attending is not None:
+                # Zonotopes take one box at a time.
                 for prop in properties:
                     self._check()
                     found = attending(
@@ -256,6 +263,7 @@ class _Certification:
                     rows, least = _asked_for(prop, found.center.numel())
                     holds.append(bool((found.lower_bounds(rows) > least).all()))
             elif method != _ZONOTOPE and graph is not None:
+                # Lines and intervals take all boxes as one batch.
                 self._check()
                 lower, upper = (
                     torch.stack([getattr(prop, end).flatten() for prop in properties])

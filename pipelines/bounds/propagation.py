@@ -94,13 +94,16 @@ class Propagation:
         if iterations < 1:
             raise ValueError(f"iterations must be >= 1, got {iterations}")
         refuse_values(network.module)
+        # 1. Copies to compare with: as the network runs, and in float64.
         self._network, self._iterations = network, iterations
         self._single = copy.deepcopy(network.module).eval()
         self._reference = copy.deepcopy(self._single).double()
+        # 2. Trace it into layers, and put rules of our own where auto_LiRPA has no sound ones.
         traced = in_modules(network.module, network.example(2), exact=True)
         self._module = stepped(traced)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
+        # 3. Convert it, by patches where the windows allow that, else by matrices.
         modes = (
             (True, False)
             if patches and plain_windows(self._module, network.input_shape)
@@ -108,12 +111,14 @@ class Propagation:
         )
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
+        # 4. Match the converted activations with the traced ones, by their values at random points.
         points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
         seen, divided = self._engine.inner_at(points)
         # The conversion merges evaluations that are equal; then the bounds of activations serve for
         # nothing.
         self._ordered, self._normed = self._rounding.in_order(points, seen, divided)
         self.layers = layer_names(traced, points, seen)
+        # 5. How many inputs at a time fit into memory, for all lines at once fewer.
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
         together = self._engine.batch_of_all_lines(memory, self.batch, network.classes - 1)
         self._together = together if all_lines and self.optimizes else 0
@@ -163,6 +168,7 @@ class Propagation:
         small = Regions(low, low + 0.1, None, torch.full((2,), torch.inf).double())
         rows = torch.eye(self._network.classes, dtype=torch.float64).expand(2, -1, -1)
         failure: Exception | None = None
+        # A mode serves if it computes the network's values, and IBP and CROWN run.
         for patches in modes:
             try:
                 engine = self._engine_for(patches)
@@ -172,6 +178,7 @@ class Propagation:
             except _FAILURES as error:
                 failure = error
                 continue
+            # alpha-CROWN is tried apart: where it fails, the other methods still serve.
             if not engine.optimizes:
                 return engine, False, patches
             try:
@@ -273,14 +280,18 @@ class Propagation:
         def done(margins: torch.Tensor) -> torch.Tensor:
             return _enough(margins, crown) | (time.monotonic() >= until)
 
+        # 1. Optimize the lines of the margins' own bounds.
         with _managed():
             tensor = self._engine.optimize(regions, rows, crown.inputs, done)
+        # 2. For what is still open optimize all lines, as many inputs at once as memory allows.
         for some in torch.split(torch.nonzero(~done(tensor)[:, 0])[:, 0], max(1, self._together)):
             if not self._together or not len(some) or time.monotonic() >= until:
                 break
             tensor[some] = torch.fmax(
                 tensor[some], self._by_all_lines(properties, rows, crown, tensor, some, until)
             )
+        # 3. Take off what float64 may have lost, and compare with the network at some points: a
+        # bound that excludes one of its values is not believed.
         double = self._rounding.errors(
             regions.lower, regions.upper, crown.inputs if self._ordered else None
         )[1]

@@ -56,6 +56,7 @@ class Regions:
         center = torch.stack(
             [half if each.center is None else each.center.double() for half, each in middles]
         )
+        # The point of the box that is nearest to the center must lie in the ball.
         gap = torch.minimum(torch.maximum(center, lower), upper) - center
         apart = gap.flatten(1).norm(dim=1) > radius * (1 + 2.0**-40)
         if bool(apart.any()):
@@ -63,6 +64,7 @@ class Regions:
                 f"sample {properties[int(apart.int().argmax())].sample}: the ball lies outside of"
                 " the box"
             )
+        # The smallest box around what both have in common, rounded outward.
         reach = radius.reshape(-1, *[1] * (lower.ndim - 1)) * (1 + _UNIT) + _UNIT * center.abs()
         low, high = torch.maximum(lower, center - reach), torch.minimum(upper, center + reach)
         return Regions(torch.minimum(low, high), torch.maximum(low, high), center, radius)

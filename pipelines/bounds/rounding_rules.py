@@ -68,6 +68,8 @@ def layer_norm(
     """
     if not eps > 0:
         raise Unsupported(f"no bound of the rounding of layer_norm with eps {eps}")
+    # 1. The least deviation in the region, which all errors are divided by: from intervals, or from
+    # what is known of it beside them.
     center, radius, error = x.parts()
     dims, count = tuple(range(-len(shape), 0)), math.prod(shape)
     low, high = center - radius - error, center + radius + error
@@ -78,6 +80,7 @@ def layer_norm(
         moves = 1.01 * error.square().mean(dims, keepdim=True).sqrt()
         deviation = torch.fmax(deviation, known.least * (1 - _SLACK) - moves)
     magnitude = torch.maximum(low.abs(), high.abs()).amax(dims, keepdim=True)
+    # 2. How far the operand's own errors move a normalised value.
     moved = error.square().sum(dims, keepdim=True).sqrt() / deviation
     # No normalised value is beyond sqrt(n - 1), nor beyond the widest difference over the least
     # deviation.
@@ -90,10 +93,13 @@ def layer_norm(
         greatest = torch.fmin(
             greatest, farthest.amax(dims, keepdim=True) * (1 + _SLACK) / deviation
         )
+    # 3. What float32 adds in mean, variance and quotient: relative to the values' size, which may
+    # be far greater than the deviation.
     condition = (1 + (magnitude / deviation).square()).sqrt()
     own = (count + _UNITS) * UNIT * (2 * magnitude / deviation + condition * greatest) + TINY
     factor = torch.ones(()).double() if weight is None else exact(weight)
     scale, shift = factor.abs(), torch.zeros(()).double() if bias is None else exact(bias)
+    # 4. Mark what may overflow on the way, then sum up the errors behind weight and bias.
     x.run.reached(magnitude.square())
     x.run.reached(scale * (greatest + own) + shift.abs() + 0 * center)
     off = scale * (moved + own) + 4 * UNIT * (scale * greatest + shift.abs()) + TINY + 0 * center

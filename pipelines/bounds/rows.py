@@ -105,6 +105,7 @@ class Rows:
         setting = self._setting(eps=properties[0].eps, method=found.method)
         reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
         certified = None if found.refused else found.holds.double().mean().item()
+        # What PGD left and no bound proved is undecided.
         left = self._left[properties[0].eps]
         undecided = None if left is None or certified is None else left - certified
         unattacked = reason if undecided is not None else reason or "PGD had no time"

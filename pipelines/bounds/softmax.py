@@ -72,15 +72,19 @@ class _Box:
 
     def below(self, least: Tensor) -> Line:
         low, high = self.low, self.high
+        # Exponentials are relative to the greatest upper end, so that none overflows.
         top = high.masked_fill(self.hidden, -torch.inf).amax(-1, keepdim=True)
         middle, width = (low + high) / 2, high - low
         ends = (low - top).exp(), (high - top).exp()
+        # Slopes of the chords of exp, by expm1, as the ends may be close to each other.
         steep = ends[1] * torch.where(
             width > 0, -torch.expm1(-width) / width.clamp(min=1e-300), 1.0
         )
         steep, chord = (
             each.masked_fill(self.hidden, 0.0) for each in (steep, (ends[0] + ends[1]) / 2)
         )
+        # The tangent of exp(x_k) / t at the middle of the box, with the chords' sum, which is at
+        # least the true one, for t.
         total = chord.sum(-1, keepdim=True)
         touched = (middle - top).exp() / total
         pull = touched / total

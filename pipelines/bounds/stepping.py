@@ -80,6 +80,7 @@ class _Stepper:
         self.shapes: dict[fx.Node, Sizes] = {node: node.meta.get("shape", ()) for node in nodes}
         # A constant has one shape, whatever the batch.
         self.constant = {node for node in nodes if node.op == "get_attr"}
+        # Each tensor must be one sample after the other: a rule sees samples apart.
         for node, shape in self.shapes.items():
             if node.op not in ("get_attr", "output") and shape[:1] != (-1,):
                 raise Unsupported(

@@ -278,6 +278,7 @@ class Normalised(Rule):
         slope = -roots[0] * roots[1] / (least.sqrt() + most.sqrt())
         bent = self.eps - x.square().mean(dims, keepdim=True) - least
         above = slope * 2 * x / count, roots[1] + slope * bent
+        # k r is bounded by the line that its sign and the bound's ask for.
         up = (sign * pull) > 0
         factor, offset = (
             torch.where(up, pull * one, pull * other)
@@ -285,6 +286,7 @@ class Normalised(Rule):
         )
         found = rows * root + factor
         added = offset - pull * root
+        # Both factors of a (x - c) (r - r_0) are at most their half widths: a constant.
         rest = sign * (rows.abs() * spread).sum(dims, keepdim=True) * wide
         return [found], (added - rest).flatten(2).sum(2)
 

@@ -136,6 +136,7 @@ def _examined(module: nn.Module) -> list[Attention | str]:
         )
         for each in found
     ]
+    # Heads that go take their rows from a layer: one that two attentions use would lose them twice.
     used = Counter(layer for own in layers for layer in own)
     return [
         (
@@ -192,6 +193,7 @@ def _objections(
     """Why heads of an attention that looks like `layout` cannot be removed; each asks for those
     before to be none.
     """
+    # 1. The layers must be plain Linears of their own.
     layers: dict[str, Any] = {name: part.get_submodule(name) for name in layout.inputs}
     layers[layout.output] = module.get_submodule(layout.output_at(path))
     for name, layer in layers.items():
@@ -204,10 +206,13 @@ def _objections(
             yield f"{name} is a {type(layer).__name__}, not a Linear{cure}"
         if any(owners[id(weight)] > 1 for weight in layer.parameters(recurse=False)):
             yield f"{name} shares its weights with another layer"
+    # 2. Any other parameter may have an entry for each head, which would have to go with it.
     known = {id(weight) for layer in layers.values() for weight in layer.parameters()}
     for name, weight in part.named_parameters():
         if id(weight) not in known:
             yield f"{name} may hold a share for each head"
+    # 3. The sizes must be whole heads, and query, key and value as wide as what is read: else heads
+    # share keys and values.
     size, width = layout.size_of(part) or 0, layers[layout.output].in_features
     if size < 1 or width % size:
         yield f"{layout.output} reads {width} channels, no multiple of {layout.size} = {size}"
@@ -218,6 +223,7 @@ def _objections(
                 f"{name} makes {channels} channels for the {width} of {layout.output}: heads share"
                 " keys and values"
             )
+    # 4. What the module says of its sizes must agree with its layers, as it is rewritten later.
     for names, expected in ((layout.counts, width // size), (layout.widths, width)):
         for name in layout.there(names, part):
             if getattr(part, name) != expected:

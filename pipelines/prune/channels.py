@@ -226,6 +226,7 @@ def _all_trainable(module: nn.Module) -> Iterator[None]:
     torch-pruning follows the autograd graph: of what is frozen or a buffer it would see nothing,
     and prune nothing.
     """
+    # 1. Note how all is, to restore it.
     trainable = {
         name: each.requires_grad for name, each in module.named_parameters(remove_duplicate=False)
     }
@@ -236,6 +237,7 @@ def _all_trainable(module: nn.Module) -> Iterator[None]:
         if value.is_floating_point()
     ]
     temporary = {owner: set(owner._non_persistent_buffers_set) for owner, _ in buffers}
+    # 2. Make parameters of the activations' buffers, and all trainable.
     for owner, name in buffers:
         value = getattr(owner, name)
         delattr(owner, name)

@@ -33,6 +33,7 @@ def conv1d_to_linear(module: nn.Module) -> nn.Module:
         if type(layer) is library.Conv1D  # a subclass may compute something else
     }
     _check_not_shared(module, paths)
+    # Layers and weights that occur at several paths are converted once, so that they stay shared.
     weights: dict[int, nn.Parameter] = {}
     linears: dict[int, nn.Linear] = {}
     for path, layer in paths.items():

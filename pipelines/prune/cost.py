@@ -152,6 +152,7 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
     Raises:
         ValueError: the size of a tensor is not known.
     """
+    # 1. Fix the batch: then the shape of every tensor can be inferred.
     fixed = copy.deepcopy(model)
     for each in fixed.graph.input:
         each.type.tensor_type.shape.dim[0].dim_value = batch
@@ -162,9 +163,12 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
         each.name: _bytes_of(each, batch)
         for each in (*graph.input, *graph.value_info, *graph.output)
     }
+    # 2. Each tensor lives from the node that makes it to the last that reads it, an output to the
+    # end.
     last = {name: place for place, node in enumerate(graph.node) for name in node.input}
     last |= {each.name: len(graph.node) for each in graph.output}
     alive = {each.name for each in graph.input}
+    # 3. Go through the nodes; while one runs, what it reads and what it writes are alive together.
     peak = 0
     for place, node in enumerate(graph.node):
         alive |= {name for name in node.output if name in last}

@@ -81,6 +81,7 @@ def _error(
     # Where both are the same infinity, as masked logits are, their difference would be NaN.
     differences = torch.where(actual == expected, 0.0, (actual - expected).abs())
     greatest = expected.abs().where(expected.isfinite(), 0.0).max().item()
+    # An absolute error for outputs below 1, else a relative one.
     error: float = (differences / expected.abs().clamp(min=1.0)).max().item()
     # Of a network whose outputs are tiny, any other output would be near enough to 1.
     if differences.any():

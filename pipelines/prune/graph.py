@@ -144,6 +144,7 @@ def _obstacles(
     """Why the layer's group may not be pruned: it is an output, or something mixes, couples or
     shares its channels.
     """
+    # Channels may only leave together if each item of the group keeps them apart and in order.
     last = isinstance(items[0].dep.target.module, nn.Linear)
     for item in items.items:
         node = item.dep.target
@@ -266,12 +267,15 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
         refused: list[str] = []
         seen: set[nn.Module] = set()
         for path, layer in module.named_modules():
+            # 1. A group once, and only if its layer is the last one before an activation.
             if layer in seen or not any(layer in feeder for feeder in feeders):
                 continue
             items = _items(dependencies, layer, range(_width(layer)))
             parts = _parts(dependencies, items, paths)
             outputs_of = {part.layer for part in parts if part.output}
             seen |= outputs_of
+            # 2. It is refused for the first obstacle, which is told; else it knows the calls that
+            # it feeds.
             reason = next(_obstacles(dependencies, layer, items, parts, paths, fixed), "")
             if reason:
                 refused.append(f"{path} keeps its channels: {reason}")
@@ -325,6 +329,7 @@ def _follow(
     module: nn.Module, probe: Probe
 ) -> tuple[tp.DependencyGraph, list[set[nn.Module]], set[nn.Module]]:
     """The graph; per call of an activation the layers that reach it first; layers called twice."""
+    # 1. Note each activation's output and each layer's call, while torch-pruning traces a run.
     activated: list[torch.Tensor] = []
     called: list[nn.Module] = []
     activations = [found.module for found in census(module)]
@@ -361,6 +366,7 @@ def _follow(
             scalar.requires_grad_(True)
         for handle in handles:
             handle.remove()
+    # 2. Walk back from each output, in the autograd graph, to the layers that reach it first.
     nodes = {node.grad_fn: node for node in graph.module2node.values()}
     ends = {output.grad_fn for output in activated}
     feeders = [_feeders(nodes.get(output.grad_fn), ends) for output in activated]

@@ -126,6 +126,7 @@ def _gate_gradients(
 
         return hook
 
+    # A gate is made anew for each batch, as it has a value for each sample.
     with torch.enable_grad(), _hooked(module, attentions, gate):
         for losses in probe.losses(module):
             _check_ran(attentions, gates)
@@ -154,6 +155,7 @@ def _activity(
 
     def record(attention: Attention) -> _Hook:
         def hook(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            # What the output layer reads, per token and head.
             mixed = inputs[0].detach().double().flatten(0, -2).abs()
             by_head = mixed[:, torch.tensor(attention.columns, device=mixed.device)]
             path = attention.output
@@ -236,6 +238,7 @@ def prune_heads(
     notes = unknown_attentions(module)
     if attentions is None:
         attentions = find_attentions(module)
+    # 1. Copy, and see what can be pruned at all.
     copied = copy.deepcopy(module).eval()
     if selection.head_sparsity == 0:
         return Pruned(copied, {}, notes, 0.0)
@@ -245,6 +248,7 @@ def prune_heads(
     # How many heads of each went in earlier rounds.
     rows = [next(iter(attention.rows.items())) for attention in attentions]
     gone = [selection.gone.get(path, 0) // len(heads[0]) for path, heads in rows]
+    # 2. Rank the heads, with what went in earlier rounds, by the rule that channels have too.
     as_channels = dataclasses.replace(selection, sparsity=selection.head_sparsity, round_to=1)
     doomed = as_channels.chosen(head_scores(copied, attentions, probe, selection), gone)
     if selection.last and not any(doomed) and not any(gone):
@@ -253,6 +257,7 @@ def prune_heads(
             f"{max(each.heads for each in attentions)}, and each keeps one; raise head_sparsity"
         )
     notes += _shortfalls(attentions, doomed, selection)
+    # 3. Remove them, and compare with the module in which they give zeros.
     removed: dict[str, list[int]] = {}
     for attention, heads in zip(attentions, doomed, strict=True):
         if heads:

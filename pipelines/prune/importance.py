@@ -231,6 +231,7 @@ def _mean_activations(module: nn.Module, graph: Graph, losses: _Losses) -> list[
     counts: list[int] = []
     call = 0
 
+    # Outputs are told apart by the order of calls, which tracing saw as well.
     def record(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         nonlocal call
         dimension = dimensions[call % len(dimensions)]
@@ -252,6 +253,7 @@ def _mean_activations(module: nn.Module, graph: Graph, losses: _Losses) -> list[
     finally:
         for handle in handles:
             handle.remove()
+    # A group may feed several calls: its score is the mean of all.
     return [_mean_of(group, totals, counts) for group in graph.groups]
 
 

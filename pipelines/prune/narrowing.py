@@ -116,18 +116,23 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
     module = untuned = unpruned
     error, notes, gone = 0.0, list[str](), dict[str, int]()
     for done in range(options.rounds):
+        # 1. Remove a round's share of what the sparsity asks for; the control is trained alike,
+        # whole.
         if not options.control:
             pruned = remove(module, probe, _selection(options, done, bench.seed, gone))
+            # What went is counted by path over all rounds, as a later round takes less for it.
             error = max(error, pruned.equality_error)
             gone = {
                 path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()
             } | {path: lost for path, lost in gone.items() if path not in pruned.removed}
             module, notes = pruned.module, pruned.notes
         untuned = module
+        # 2. Train for a round's share of the epochs, which add up to all of them.
         first, last = (
             each * options.fine_tune_epochs // options.rounds for each in (done, done + 1)
         )
         module = _fine_tuned(module, bench, last - first, unpruned if options.distill else None)
+    # 3. Count what is gone: rows of attention are heads, and the others channels.
     attentions = find_attentions(unpruned)
     heads = sum(attention.heads for attention in attentions) - sum(
         find_attention.heads for find_attention in find_attentions(module)

@@ -24,6 +24,7 @@ def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1
     A group loses the blocks that leave a multiple of `round_to`, the least important block first,
     and one stays. Blocks are taken as long as they are no more than the `budget` in all.
     """
+    # 1. Divide each group into blocks, each of which leaves a multiple of `round_to`.
     blocks: list[tuple[float, int, int]] = []
     for place, each in enumerate(scores):
         mean = each.mean().item()
@@ -35,6 +36,7 @@ def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1
             rank = max(rank, ordered[len(each) - kept : len(each) - smaller].mean().item())
             blocks.append((rank, place, kept - smaller))
             kept = smaller
+    # 2. Take the least important blocks of all groups while the budget lasts.
     counts = [0] * len(scores)
     # Of equal blocks the first comes first: those of a group stay in their order. The first, which
     # leaves a multiple of round_to, is the smallest: where it does not fit, no later one of its

@@ -61,6 +61,7 @@ def keep(
 
     Of a BatchNorm, which has no inputs of its own, these outputs.
     """
+    # Rows of the weight, and all that there is per output, follow the outputs; columns the inputs.
     parts = (
         ("weight", inputs, 1),
         *((name, outputs, 0) for name in ("weight", "bias", "running_mean", "running_var")),
@@ -75,6 +76,7 @@ def keep(
                 name,
                 nn.Parameter(part, requires_grad=held.requires_grad) if learnt else part,
             )
+    # The sizes that the layer states follow its tensors.
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         layer.num_features = layer.num_features if outputs is None else len(outputs)
         return

@@ -288,10 +288,14 @@ class _ByPhases:
     def _leaf(
         self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None
     ) -> Json | None:
+        # 1. Free the neurons of splits that are left out: a bound that stays > 0 needs none of
+        # them.
         phases, chosen = node.part.copy(), node.chosen
         phases[list(lifted)] = 0
         layers = self._space.layers(phases)
         form, usual = carried(self._margin, layers, chosen)
+        # 2. Move one neuron's p a little, where the format asks two halves to differ: any p is
+        # sound.
         if nudged is not None:
             neuron, bits = nudged
             chosen = _joined(usual) if chosen is None else chosen
@@ -305,6 +309,7 @@ class _ByPhases:
         least = (
             node.proven if as_found else (form[0, :1] + rise.below_zero().total()).fractions()[0]
         )
+        # Without its splits, or with another p, the part may not be proven any more.
         if least <= 0:
             return None
         # The value in the middle of the box: unlike the least value, it moves with every p.
@@ -345,6 +350,8 @@ class _ByIntervals:
         if node.split is None or node.halves is None:
             if node.chosen is None:
                 return {}
+            # Any p is sound, so bits beyond the file's places may go: the checker computes what is
+            # left.
             shift = node.chosen.exponent - _PLACES
             numbers = [
                 int(each) << -shift if shift < 0 else int(each) >> shift

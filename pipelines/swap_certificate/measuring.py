@@ -133,6 +133,7 @@ class Measurement:
 
         With a `hardness`, certified and observed disruption alone, with every lambda set to that.
         """
+        # 1. The properties of the first samples that have a label.
         chosen = set(self._bench.data.test.labelled.nonzero().flatten()[:samples].tolist())
         asked = [
             (part, [prop for prop in part.subject.properties(eps) if prop.sample in chosen])
@@ -144,10 +145,12 @@ class Measurement:
             **({} if hardness is None else {"hardness": hardness}),
         }
         names = _METRICS if hardness is None else _SWEPT
+        # 2. Certify, with the bounds of the network as it is or of the hardness in question.
         bounds = [(part.bounds if hardness is None else part.swept, some) for part, some in asked]
         found = self._found(bounds, hardness)
         if found is None:
             return [Metric(name, None, *_METRICS[name], setting, reason=_LATE) for name in names]
+        # 3. Rows of what is true of all samples reached.
         places = [each.sample for _, some in asked for each in some]
         late, values = len(places) - len(found.certified), found.values()
         told = f"{late} of {len(places)} samples {_LATE}" if late else ""
@@ -158,6 +161,7 @@ class Measurement:
         ]
         if hardness is not None:
             return rows
+        # 4. Each sample's own rows; those that were late are at the end and have none.
         for sample, bound, yes in zip(
             places, found.certified.tolist(), found.kept.tolist(), strict=False
         ):
@@ -185,6 +189,8 @@ class Measurement:
         )
         for bounds, some in batches:
             began = time.monotonic()
+            # A batch takes about as long as the slowest one: do not begin what would not end in
+            # time.
             if began + self._slowest > self._deadline:
                 break
             lower, upper = (
@@ -195,6 +201,7 @@ class Measurement:
             except OutOfTime:
                 break
             seen = observed_disruption(bounds, lower, upper, hardness, seed=self._bench.seed)
+            # A certificate must allow all that is seen: else it is wrong.
             if bool((seen > proven.disruption).any()):
                 raise RuntimeError("a certificate excludes a difference that was observed")
             parts.append(_Found(proven.disruption, seen, proven.certified_before, proven.kept))

@@ -39,11 +39,14 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
         path = str(node.target)
         if path not in relu:
             continue
+        # 1. The units of an activation can go if it stands between two linear layers alone.
         found = _around(module, node, times)
         if isinstance(found, str):
             kept_whole[path] = found
             continue
         (producer, layer), consumer = found
+        # 2. A norm before the layer bounds what it is given for every input of the network; without
+        # a norm nothing does.
         norm = _norm_before(module, producer)
         anything = [
             torch.full((1, layer.out_features), end, dtype=torch.float64) for end in (-inf, inf)

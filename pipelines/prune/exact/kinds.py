@@ -100,6 +100,8 @@ def removable(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Rem
     """
     lower, upper = (each.reshape(hidden.units, -1) for each in (bounds.lower, bounds.upper))
     found: dict[int, Removal] = {}
+    # 1. Units of one value, units that nothing reads, and ReLUs that are never above 0. The first
+    # kind that fits counts.
     for unit, value in _constants(module, hidden).items():
         found[unit] = Removal(unit, Kind.CONSTANT, value)
     for unit in _unused(module, hidden):
@@ -110,6 +112,9 @@ def removable(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Rem
     if len(found) == hidden.units:
         # Layers without any unit run in torch, but not in what networks are exported to.
         del found[min(found)]
+    # 2. Units whose part others can take over, where no norm stands between them and the weights
+    # that read them: duplicates, and ReLUs that are never off, so that their outputs depend on each
+    # other as their inputs do.
     if hidden.plain:
         others = [unit for unit in range(hidden.units) if unit not in found]
         found |= _duplicates(module, hidden, others)

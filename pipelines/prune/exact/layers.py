@@ -156,6 +156,7 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
         parameter.numel() > 1 for parameter in [*leaf.layer.parameters(), *leaf.layer.buffers()]
     ):
         return "its activation has parameters per channel"
+    # 1. Back to the layer that makes the units, over norms, which are per channel.
     norms: list[str] = []
     producer = at - 1
     while producer >= 0 and isinstance(leaves[producer].layer, (*NORMS, *UNCHANGED)):
@@ -163,6 +164,7 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
         producer -= 1
     if producer < 0 or not _is_whole(leaves[producer], leaves[producer].after):
         return "what is before it is no Linear on vectors and no ungrouped Conv"
+    # 2. On to the layer that reads them, over what keeps channels apart.
     end = at + 1
     while end < len(leaves) and isinstance(
         leaves[end].layer, (*NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)
@@ -172,6 +174,7 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
         end += 1
     if end == len(leaves) or not _is_whole(leaves[end], leaves[end].before):
         return "what is behind it is no Linear on vectors and no ungrouped Conv"
+    # 3. Pooling must have the dimensions of its data: with more of them it would go over the units.
     between = leaves[at + 1 : end]
     if any(
         isinstance(each.layer, tuple(_POOLS)) and _POOLS[type(each.layer)] != len(each.before)

@@ -55,9 +55,11 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     into the next layer.
     """
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
+    # 1. Read and train the network that the units are removed from.
     module, read = _reader(network, bench)
     given = fold_hardness(module, network.example(2))
     original = _trained(options, given, bench, read)
+    # 2. Remove what is proven idle, and compare the logits on data.
     removed = remove_all(original, read)
     error, size = _compare(original, removed.module, _inputs(bench))
     tolerance = _TOLERANCE * max(1.0, size)
@@ -67,6 +69,7 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
             f" {tolerance:.3g}: what would move into the next layer is too large, or too small, for"
             " float32 parameters"
         )
+    # 3. Prove each claim again, and the equality of both networks, in exact arithmetic.
     prover = Prover(
         bench.data.domain,
         tolerance=tolerance,
@@ -76,6 +79,7 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     )
     units = [prover.unit(claim) for claim in removed.claims]
     _check(removed, units)
+    # 4. Tell what went, what was proven, and what it costs and saves.
     metrics = [
         *_counts(removed),
         Metric("equality_error", error, "logit", Direction.LOWER),

@@ -73,6 +73,7 @@ class Prover:
         if seconds <= 0:
             return Proof(Verdict.TIMEOUT, "the job's time limit is near")
         kind = claim.removal.kind
+        # 1. Behind a norm a unit is off by what the norm's output can be, whatever its input.
         if kind is Kind.OFF and claim.hidden.norm:
             norm, layer = (
                 claim.module.get_submodule(path)
@@ -85,10 +86,13 @@ class Prover:
                 if never_positive(norm, layer, claim.removal.unit)
                 else Verdict.VIOLATED
             )
+        # 2. A ReLU that is off is a question of its sign; constants, duplicates and unused units
+        # are one of weights alone.
         if kind is Kind.OFF:
             return self._signs(claim, [claim.removal.unit], seconds, on=False)
         if kind is not Kind.MERGED:
             return _of_weights(claim, seconds)
+        # 3. A merged unit needs both: all ReLUs involved are on, and its input is the others' sum.
         found = self._signs(claim, [claim.removal.unit, *claim.removal.shares], seconds, on=True)
         return (
             found if found.verdict is not Verdict.HOLDS else self._dependence(claim, self._left())
@@ -124,9 +128,12 @@ class Prover:
             return maps
         if seconds <= 0:
             return Proof(Verdict.TIMEOUT, "the job's time limit is near")
+        # 1. Intervals of what the unit's layer is given, through the layers before it.
         inputs: list[Interval] = box_of(self._domain, len(maps[0].weight[0]))
         for map_ in maps[:-1]:
             inputs = rectified(map_.intervals(inputs))
+        # 2. The unit's row minus the sum of its shares in the others' rows must give 0, up to the
+        # tolerance.
         last, removal = maps[-1], claim.removal
         weight, bias = (
             list(last.weight[removal.unit]),
@@ -149,12 +156,14 @@ class Prover:
         """
         if not removed.claims:
             return Proof(Verdict.HOLDS, NOTHING_REMOVED)
+        # 1. Both networks as maps over the rationals, small enough to ask about.
         before, after = read_affine(original, -1), read_affine(removed.module, -1)
         if isinstance(before, str) or isinstance(after, str):
             return Proof(Verdict.UNSUPPORTED, before if isinstance(before, str) else str(after))
         refused = _refused(sum(len(each.bias) for each in before[:-1]), self._neurons)
         if refused is not None:
             return refused
+        # 2. Ask for each logit whether the difference can exceed the tolerance at one common input.
         for logit in range(len(before[-1].bias)):
             seconds = self._left()
             if seconds <= 0:

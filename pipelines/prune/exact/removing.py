@@ -108,6 +108,7 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
     values = _at_consumer(module, hidden, removals)
     if not isinstance(consumer, nn.Linear):
         values = values[:, :1].expand(-1, weight.shape[2])
+    # 1. What a constant unit hands on goes into the next layer's bias.
     bias = (
         torch.zeros(len(weight), dtype=torch.float64)
         if consumer.bias is None
@@ -119,6 +120,7 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
         # own.
         if removal.kind is not Kind.UNUSED:
             bias += weight[:, removal.unit] @ values[removal.unit]
+        # 2. What depends on other units is added to the weights by which these are read.
         for other, share in removal.shares.items():
             moved[:, other] += share * weight[:, removal.unit]
     consumer.weight.copy_(moved.reshape(consumer.weight.shape))
@@ -144,6 +146,8 @@ def padded_back(
     produces = {each.producer: torch.tensor(kept[each.producer]) for each in hidden}
     reads = {each.consumer: each for each in hidden}
     for path in dict.fromkeys([*produces, *reads]):
+        # 1. Put the rows and columns that are left in their places. The rows of removed units keep
+        # their weights, and no column reads them.
         large, small = weighted(padded, path), weighted(narrowed, path)
         rows = produces.get(path, torch.arange(len(large.weight)))
         columns = torch.arange(large.weight.shape[1])
@@ -155,6 +159,7 @@ def padded_back(
             if large.bias is None:
                 large.bias = nn.Parameter(large.weight.new_zeros(len(large.weight)))
             large.bias[rows] = small.bias.to(large.bias.dtype)
+    # 2. The same for the norms' numbers of each channel.
     for each in hidden:
         for path in _normed(padded, each):
             features = _features(norm(padded, path).num_features, each, produces[each.producer])
@@ -244,10 +249,13 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
     layers: Layers | None = None
     kept: dict[str, list[int]] = {}
     claims: list[Claim] = []
+    # 1. Bound the network as it is now: what was removed before may have made more units idle.
     while True:
         present, bounds = read(narrowed)
         layers = layers or present
         kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
+        # 2. Choose in float64, layer by layer, what can go and what can be folded into the next
+        # layer.
         exact = copy.deepcopy(narrowed).double()
         chosen = [
             foldable(exact, each, removable(exact, each, bounds[each.index]))
@@ -256,6 +264,7 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
         unfolded = sum(stay for _, stay in chosen)
         if not any(found for found, _ in chosen):
             return Removed(narrowed, layers, kept, claims, unfolded)
+        # 3. Remember what each removal claims of the network before it, then remove the units.
         before = copy.deepcopy(exact)
         for hidden, (found, _) in zip(present.hidden, chosen, strict=True):
             if not found:

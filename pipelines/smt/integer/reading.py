@@ -246,8 +246,8 @@ class _Reader:
             )
         # 1. What came since the last product is the function of the layer before.
         self._close(data)
-        # 2. W (x - zero) = W x - zero (W 1): the input's zero point goes into the bias, as
-        # intervals and searches take the integers that the file takes.
+        # 2. W (x - zero) = W x - zero (W 1): the input's zero point goes into the bias, so that x
+        # are the integers that the file takes.
         zero, offset = [*(self._constant(name) for name in zeros), np.int64(0), np.int64(0)][:2]
         weight = (self.constants[matrix].astype(np.int64) - offset).T
         if zero.size != 1 or weight.ndim != 2 or weight.shape[1] != len(self.lower):
