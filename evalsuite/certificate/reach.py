@@ -59,17 +59,21 @@ def preactivation_bounds(
         )
     if not bool((lower.isfinite() & upper.isfinite() & (lower <= upper)).all()):
         raise ValueError("a box is reversed, or has an end that is NaN or infinite")
+    # 1. Find the activations in the graph that is bounded: by name, and in order where several have
+    # one name.
     typed = read_module(module, tuple(lower.shape[1:]))
     curves = activations(typed)
     graph = graph_of_typed(with_activations(typed, curves), "input")
     nodes = (node for node in graph.nodes if isinstance(node.operation, Pointwise))
     places = [next(node for node in nodes if node.name == typed.nodes[at].name) for at in curves]
+    # 2. Bound the boxes in batches, as memory allows; each activation's operand has an interval.
     batch = max(1, _ENTRIES // max(node.size for node in graph.nodes))
     low, high = lower.double().flatten(1), upper.double().flatten(1)
     parts = [
         Propagation(graph, low[at : at + batch], high[at : at + batch])
         for at in range(0, len(low), batch)
     ]
+    # 3. What the graph bounds is lambda times the input: divide it again.
     return [
         UnitBounds(
             place.name,

@@ -40,6 +40,7 @@ def read_module(module: nn.Module, input_shape: tuple[int, ...]) -> TypedGraph:
     _refuse(module)
     if isinstance(module, Embedded):
         return module.graph
+    # The graph is of float32 numbers: a network of others would be another function.
     single = copy.deepcopy(module).float()
     for (name, ours), theirs in zip(
         module.state_dict().items(), single.state_dict().values(), strict=True
@@ -98,10 +99,12 @@ def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGr
         if at not in wanted or not isinstance(made, Pointwise) or made.hardness is None:
             places.append(add(node, made, *sources))
             continue
+        # 1. A lambda that float32 holds is part of the activation.
         single, scale = made.hardness.float(), made.hardness.double()
         if torch.equal(single.double(), scale):
             places.append(add(node, replace(made, hardness=single), *sources))
             continue
+        # 2. Any other is written out: times lambda, the activation, times 1 / lambda.
         for number, operation in enumerate((Product(), replace(made, hardness=None), Product())):
             if number != 1:
                 factor = scale if number == 0 else 1 / scale
@@ -230,6 +233,8 @@ class SwapBounds:
         self._swapped = None if swapped is None else read_module(swapped, input_shape)
         self._attends = attends(self._smooth)
         self._pairs: dict[float | None, Graph] = {}
+        # Build the graph once now, so that what cannot be bounded is refused here, and see how many
+        # boxes fit.
         largest = max(node.size for node in self._pair(None).nodes)
         self._narrow = largest <= _NARROW
         self.batch = 1 if self._attends else max(1, _ENTRIES // largest)
@@ -241,6 +246,8 @@ class SwapBounds:
         if hardness is not None:
             scale = None if hardness == 1 else torch.tensor(hardness, dtype=torch.float64)
             before = {at: replace(each, hardness=scale) for at, each in before.items()}
+        # By default the same network with ReLU at the same places and in the same units, so that
+        # both networks' operands can be compared entry by entry.
         after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
         if swapped is not None:
             after = _in_units_of(before, given_way(swapped))
@@ -277,6 +284,8 @@ class SwapBounds:
         lower, upper = _checked(lower, upper, self._shape)
         pair = self._pair(hardness)
         outputs = pair.outputs // 3
+        # The outputs are the difference, then those of the smooth network, then those of the
+        # swapped one.
         if labels is None:
             labels = pair((lower + upper) / 2)[:, outputs : 2 * outputs].argmax(1)
         if labels.is_floating_point() or labels.dtype == torch.bool:
@@ -300,6 +309,8 @@ class SwapBounds:
     ) -> SwapCertificate:
         if not self._attends:
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
+        # Attention: zonotopes keep what its factors have in common, and are met with lines where
+        # the network is small enough for these to be affordable.
         ends, certificate = [each.reshape(1, *self._shape) for each in (lower, upper)], None
         with suppress(Unsupported):  # of an operation that lines may know
             found = zonotopes_apart(*self._sides(hardness), *ends, check=self._check)
@@ -385,16 +396,22 @@ def _certified(
     # nothing.
     bounds = Propagation(pair, lower, upper, backward=bool((lower < upper).any()), check=check)
     count = pair.outputs // 3
+    # 1. Rows over (difference, before, after): the difference up and down, the margins of both
+    # networks, and once more those after, as the margins before minus what the difference takes of
+    # them.
     margins = _margin_rows(labels, count)
     eye = torch.eye(count, dtype=torch.float64).expand(len(lower), -1, -1)
     none, less = torch.zeros_like(eye), torch.zeros_like(margins)
     apart = torch.cat([torch.cat([eye, none, none], 2), torch.cat([-eye, none, none], 2)], 1)
     asked = [[margins, less], [less, margins], [margins, less]]
     rows = [torch.cat([-margins if at == 2 else less, *each], 2) for at, each in enumerate(asked)]
+    # 2. Bound all of them at once, and the difference also without following what activations
+    # differ by: neither way is always the nearer one.
     found = bounds.lower_bounds(torch.cat([apart, *rows], 1)).value
     alone = bounds.lower_bounds(apart, related=False).value
     met = torch.maximum(found[:, : 2 * count], alone)
     before, after, moved = found[:, 2 * count :].chunk(3, 1)
+    # 3. Meet what was found with the outputs' intervals, and both bounds of the margins after.
     known_low, known_high = (output[:, :count] for output in bounds.outputs)
     return SwapCertificate(
         torch.maximum(met[:, :count], known_low),

@@ -45,9 +45,12 @@ def _known(graph: Graph, index: int) -> Node | None:
         op.Product | op.Quotient | op.Sum | op.Function | op.Clamp | op.Pair | op.Power,
     ):
         return None
+    # 1. g(lambda x) / lambda of a g that is one node already.
     scaled = _scaled(graph, node)
     if scaled is not None:
         return scaled
+    # 2. A row's formula, of the farthest value first: GELU is also a product of x and a function,
+    # and the whole is meant.
     for source in reversed(_origins(graph, index)):
         try:
             found = _row(_polynomial(graph, index, source, {}))
@@ -55,6 +58,7 @@ def _known(graph: Graph, index: int) -> Node | None:
             continue
         if found is not None:
             return replace(node, operation=found, sources=(source,))
+    # 3. What is left: a bound by a number, or SiLU with one beta per channel.
     return _clipped(graph, node) or _gated(graph, node)
 
 
@@ -68,6 +72,9 @@ def _origins(graph: Graph, index: int) -> list[int]:
     """
     frontier, found, steps = {index}, list[int](), 0
     while steps < _MOST_NODES:
+        # Step back over the latest value of the frontier: values have numbers in the order of
+        # computation, so that no other value of the frontier can depend on it. When one value alone
+        # is left, all that was passed is a function of it.
         latest = max(frontier)
         node = graph.nodes[latest]
         if not node.operation.elementwise or isinstance(node.operation, op.Constant):
@@ -116,6 +123,8 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
 def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
     name: str | None = None
     match node.operation:
+        # Sums and products of polynomials are polynomials in the variable and in atoms; an atom is
+        # a function of a polynomial, as tanh(a x + b x^3).
         case op.Sum(signs=signs):
             total = constant(0.0)
             for sign, each in zip(signs, given, strict=True):
@@ -165,6 +174,8 @@ def _row(found: Polynomial) -> op.Pointwise | None:
     """
     for traits, formula in formulas():
         apart = deviation(found, formula)
+        # Near the row, but not exactly it, the function may be exactly the row at another hardness:
+        # that is noted as what was written.
         if apart <= TOLERANCE:
             row = op.Pointwise(traits, None, apart)
             hardened = None if row.is_exact else _hardened(traits, formula, found)
@@ -185,6 +196,7 @@ def _hardened(traits: Activation, formula: Polynomial, found: Polynomial) -> op.
     hardness = next((one / other for (name, one), (like, other) in pairs if name == like), 0.0)
     if not 0 < hardness < math.inf or traits.hardens_to != "relu" or traits.hardened_at != 1:
         return None
+    # With hardness h a row g becomes g(h x) / h.
     apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
     if apart > TOLERANCE:
         return None
@@ -222,6 +234,7 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
     middle, divisor = (graph.nodes[each] for each in node.sources)
     if not isinstance(middle.operation, op.Pointwise) or middle.operation.hardness is not None:
         return None
+    # The product before and the divisor behind must have the same constant.
     product = graph.nodes[middle.sources[0]]
     if not isinstance(product.operation, op.Product) or not isinstance(
         divisor.operation, op.Constant

@@ -259,6 +259,8 @@ class OnnxCall(Call):
 
     def _along_batch(self, source: Known) -> Value:
         """A constant that is repeated, or grows by steps, along the batch."""
+        # 1. Find the axis along the batch, and by what the entries grow along it, if they are
+        # integers.
         sizes = shape(source.first.shape, source.second.shape)
         axis, *more = [place for place, each in enumerate(sizes) if each < 0]
         start = source.first.take([0], axis)
@@ -267,6 +269,7 @@ class OnnxCall(Call):
             if source.first.dtype.kind in "iu"
             else np.zeros_like(start)
         )
+        # 2. Both batches must be explained by that start and step.
         for each in (source.first, source.second):
             along = np.arange(each.shape[axis]).reshape(
                 [-1 if place == axis else 1 for place in range(each.ndim)]
@@ -274,6 +277,7 @@ class OnnxCall(Call):
             grown = start + along * step if step.any() else np.broadcast_to(start, each.shape)
             if more or not np.array_equal(grown, each):
                 self.refuse("takes a constant that depends on the batch's size")
+        # 3. Write it for any batch: the start repeated, plus the position times the step.
         first = self.expanded(torch.from_numpy(np.array(start)), sizes)
         if not step.any():
             return first

@@ -60,6 +60,8 @@ def continued(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Gra
 
 def _filled(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Graph:
     """The whole graph, of whose input constants are the other positions."""
+    # 1. The new input is the positions alone; those before and behind are constants, repeated for
+    # each sample.
     nodes = [Node("embedded", Input(0), (), (-1, stop - start, vectors.shape[2]), torch.float32)]
     parts = list[int]()
     for part in (vectors[:, :start], None, vectors[:, stop:]):
@@ -70,6 +72,8 @@ def _filled(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Graph
             nodes.append(Node("embedded", Constant(part), (), tuple(part.shape), torch.float32))
             nodes.append(Node("embedded", Expand(shape), (len(nodes) - 1, 0), shape, torch.float32))
             parts.append(len(nodes) - 1)
+    # 2. Joined they are what the whole graph took as its input; its nodes follow with their numbers
+    # shifted.
     nodes.append(replace(graph.nodes[0], operation=Concat(1), sources=tuple(parts)))
     first = len(nodes) - 1  # stands for the graph's input, which is its first value
     nodes += [
@@ -86,12 +90,15 @@ class _Continued:
 
     def __init__(self, graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> None:
         self._graph, self._start, self._stop, self._count = graph, start, stop, vectors.shape[1]
+        # 1. The keys and values of all attentions at the sample: those of the past are constants.
         attended = {attention.output: attention for attention in attentions(graph)}
         kept = {index for each in attended.values() for index in (each.keys, each.values)}
         self._past = {
             index: value for index, value in graph.values(vectors, torch.float32) if index in kept
         }
+        # 2. How large scores can be over all inputs tells which a mask hides for good.
         self._reached = magnitudes(graph)
+        # 3. Take over value after value. What lies inside of an attention is made with it.
         shape = (-1, stop - start, vectors.shape[2])
         self._nodes = [Node("embedded", Input(0), (), shape, torch.float32)]
         self._place: dict[int, int] = {0: 0}
@@ -189,6 +196,8 @@ class _Continued:
         """Add an attention: of the scores and the shares those of the past, as numbers, and
         those of the positions.
         """
+        # 1. Positions must be the rows of query and values and the columns of keys, and the mask
+        # causal.
         given = (found.query, -2), (found.keys, -1), (found.values, -2)
         node, chain = self._graph.nodes[found.scores], _chain(self._graph, found)
         outer, rank = node.shape[:-2], len(node.shape)
@@ -196,6 +205,8 @@ class _Continued:
             raise _Mixed
         if chain[-1] != found.shares or not self._causal(chain):
             raise _Mixed
+        # 2. Scores of the new queries with the keys of the past, which are numbers, and with the
+        # new ones.
         past, count = self._start, self._stop - self._start
         query, keys, values = (self._place[index] for index, _ in given)
         scores = self._add(node, MatMul(), (query, keys), (*outer, count, count))
@@ -205,6 +216,7 @@ class _Continued:
             scores = self._add(
                 node, Concat(rank - 1), (before, scores), (*outer, count, self._stop)
             )
+        # 3. Scale, mask and softmax as before, of these rows and columns.
         made = {found.scores: scores}
         for index in chain[1:]:
             each = self._graph.nodes[index]
@@ -227,6 +239,8 @@ class _Continued:
         )
         if not past:
             return self._add(node, MatMul(), (shares, values), shape)
+        # Of the shares those of the past meet constant values, and the others new ones: two
+        # products and their sum.
         kept = self._constant(node, self._past[found.values][..., :past, :])
         first = self._add(node, Slice(axis, 0, past), (shares,), (*outer, count, past))
         last = self._add(node, Slice(axis, past, self._stop), (shares,), (*outer, count, count))

@@ -151,6 +151,8 @@ def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
     def owner(kind: type) -> type:
         return next(each for each in kind.__mro__ if "forward" in vars(each))
 
+    # A parametrized module computes its numbers of others, and a subclass may compute what it
+    # likes.
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return (
         bool(hooked)
@@ -190,6 +192,9 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
     makes of them.
     """
     for _ in range(_ROUNDS):
+        # Decompose only what has no reader, and nothing else: readers of whole operations, as of a
+        # LayerNorm, give better bounds than their parts. With an empty table this still removes
+        # writes in place.
         called = [node for node in program.graph.nodes if node.op == "call_function"]
         unread = {node.target for node in called if _is_unread(node)}
         table = torch.export.default_decompositions() if unread else {}
@@ -279,6 +284,7 @@ class _Reader:
         self.names = list(example) if isinstance(example, dict) else numbered
 
     def graph(self) -> Graph:
+        # 1. Refuse a forward pass that changes buffers or inputs.
         signature = self.program.graph_signature
         changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         if changed:
@@ -286,6 +292,8 @@ class _Reader:
                 f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of"
                 " its input"
             )
+        # 2. Inputs and weights first, then each operator with its reader, in the order of the
+        # program.
         self._inputs()
         for node in self.program.graph.nodes:
             if node.op == "call_function":
@@ -337,10 +345,12 @@ class _Reader:
             raise Unsupported(f"{where}: not read: {type(error).__name__}: {said}") from error
 
     def _value(self, node: fx.Node, target: str, where: str) -> Any:
+        # 1. Sizes are no values: numbers, or multiples of the batch.
         known = node.meta.get("val")
         if isinstance(known, torch.SymInt | int):
             found = size(*(_at(known, batch) for batch in BATCHES))
             return Times(-found) if found < 0 else found
+        # 2. Operators that need no reader: parts of a tuple, and modules that are read as a whole.
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if target == "getitem":
             return args[0][args[1]]
@@ -357,6 +367,7 @@ class _Reader:
             raise Unsupported(
                 f"no reader for torch's operator {node.target}: write it with others, or ask for it"
             )
+        # 3. All others by the table, with the shape that torch found for the result.
         listed = known if isinstance(known, list | tuple) else [known]
         values = [each for each in listed if isinstance(each, torch.Tensor)]
         eps = args[3] if len(args) > 3 else kwargs.get("eps")
@@ -384,6 +395,7 @@ _OF_MEMORY = ("device", "layout", "memory_format", "pin_memory", "implicit", "no
 def _at(value: Any, batch: int) -> int:
     if isinstance(value, int):
         return value
+    # torch's sizes are expressions in the batch: only k times the batch has a place in a shape.
     expression = value.node.expr
     factor, symbol = expression.as_coeff_Mul()
     if expression.free_symbols and not (symbol.is_Symbol and factor.is_Integer):

@@ -77,6 +77,7 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
         for source in nodes[0].sources
         if not isinstance(graph.nodes[source].operation, op.Constant)
     )
+    # 1. The module itself in float64, as often as it is applied.
     generator = torch.Generator().manual_seed(0)
     size = at(graph.nodes[before].shape, _BATCH)
     ours = theirs = torch.randn(size, generator=generator, dtype=torch.float64) * scale
@@ -86,6 +87,7 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
             ours = layer(ours.clone())
     except (RuntimeError, ValueError):  # such a shape is none that the layer takes
         return False
+    # 2. What was read of it, node by node, at the same numbers.
     for node in nodes:
         given = [graph.nodes[source].operation for source in node.sources]
         constants = [
@@ -132,6 +134,7 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     """
     if not any(_is_foreign(layer) for layer in _leaves(module)):
         return module
+    # 1. Refuse what would be lost, as hooks, and what is not read exactly.
     for path, layer in module.named_modules():
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
             raise Unsupported(
@@ -142,6 +145,7 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
             raise Unsupported(
                 f"{name} is {each.dtype}: a forward of its own is read exactly in float32 alone"
             )
+    # 2. Read the graph as layers in a row, and put these in modules at their paths.
     example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
     layers = list(_layers(read(module, example), module))
     made = _nested(
@@ -151,6 +155,7 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
         raise Unsupported(
             "its layers have names under which they cannot be put in a row: rename them"
         )
+    # 3. The result must compute the same.
     _compare(made, module, example)
     return made.train(module.training)
 
@@ -169,6 +174,7 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
 def _in_file(graph: Graph, node: Node) -> FileLayer:
     operation = node.operation
     if isinstance(operation, op.Pointwise):
+        # 1. Activations: only exactly known ones, of a single hardness.
         operation = operation.as_written
         hardness = (
             [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
@@ -179,6 +185,8 @@ def _in_file(graph: Graph, node: Node) -> FileLayer:
                 " several"
             )
         return operation.traits, hardness[0]
+    # 2. Adding a constant, or multiplying by one, is an affine layer where float32 has its numbers
+    # exactly.
     refuse_computed(node)
     added = [
         each.value
@@ -199,6 +207,7 @@ def _in_file(graph: Graph, node: Node) -> FileLayer:
         factor = _factor(graph, node, added[0])
         if factor is not None:
             return _with(nn.Linear, (len(factor),) * 2, torch.diag(factor), None)
+    # 3. Layers as they are.
     if isinstance(operation, op.Linear):
         return _linear(operation)
     if isinstance(operation, Reshape) and len(node.shape) == 2:
@@ -379,6 +388,8 @@ def _pooled(node: Node) -> list[Placed]:
         and operation.name == "mean"
         and len(operation.axes) in _GLOBAL
     ):
+        # A mean over all spatial axes, and over nothing else, is global pooling; `whole` is the
+        # number of axes before it.
         whole = len(node.shape) + (0 if operation.keeps else len(operation.axes))
         if operation.axes == tuple(range(2, whole)):
             pool = _GLOBAL[len(operation.axes)](1)

@@ -59,6 +59,7 @@ class NodeByNode:
     def __init__(self, graph: Graph, model: onnx.ModelProto, where: str) -> None:
         self._graph, self._where = graph, where
         self._names = [node.tensor for node in graph.nodes if node.tensor]
+        # All tensors of the file become outputs, so that one run gives them all.
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
         present = {each.name for each in model.graph.output}
@@ -84,6 +85,8 @@ class NodeByNode:
         except Exception as error:
             raise Unsupported(f"{self._where}: ONNX Runtime does not run it: {error}") from None
         theirs = dict(zip(self._names, arrays, strict=True))
+        # Each node is computed of what ONNX Runtime gave for the nodes before: differences do not
+        # add up, and the node that is at fault is named. What nobody takes any more is dropped.
         last = {
             source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
         }
@@ -109,6 +112,9 @@ class NodeByNode:
             return _Value(
                 value, single, (value, value), value.abs() if value.is_floating_point() else value
             )
+        # Three ways to compute it: exactly (float64), in float32, and in float64 with operands
+        # moved by a few of their last places. How far apart they are tells how far another order of
+        # rounding may be.
         operands = [found[source] for source in node.sources]
         double = op.converted(node.operation, torch.float64)
         exact = double(*(operand.exact for operand in operands))
@@ -204,6 +210,7 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
     """What a value is rounded relative to: its terms where it is a sum, else itself or what it
     is computed of.
     """
+    # 1. Integers and products: relative to the result itself.
     own = (
         exact.abs() if exact.is_floating_point() else torch.zeros(exact.shape, dtype=torch.float64)
     )
@@ -217,6 +224,7 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
                 for operand in operands
             )
         ).abs()
+    # 2. Sums: relative to the sum of the magnitudes of their terms.
     sizes = [operand.size.double() for operand in operands]
     if isinstance(operation, op.Sum):
         return replace(operation, signs=(1,) * len(sizes))(*sizes)
@@ -230,6 +238,8 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
         }
         magnitudes: op.Operation = replace(operation, **weights)
         return magnitudes(*sizes)
+    # 3. Other functions: relative to the greatest of the result and the operands; of what mixes
+    # entries otherwise, to the greatest entry.
     if operation.elementwise:
         for size in sizes:
             own = torch.maximum(own, size.expand(own.shape))

@@ -61,6 +61,8 @@ def _reshape(c: OnnxCall, x: Any, target: Any = None) -> Value:
         return _reshaped_to(c, x, [int(each) for each in c.attributes["shape"]], [])
     if not isinstance(target, Known):
         c.refuse("takes a shape that depends on the input's values")
+    # A shape is known for two batches. -1 is left open, and 0 copies the old size: both stand as 1
+    # while the rest is read as sizes, and are filled in then.
     first, second = target.first.ravel().tolist(), target.second.ravel().tolist()
     open_ = [
         place
@@ -87,6 +89,8 @@ def _reshaped_to(c: OnnxCall, x: Value, sizes: list[int], open_: list[int]) -> V
     if len(open_) > 1:
         c.refuse("its shape leaves more than one dimension open")
     for place in open_:
+        # The open size is what is left of the number of entries; it is along the batch where no
+        # other size is.
         others = [each for index, each in enumerate(sizes) if index != place]
         rest = prod(map(abs, whole)) // max(prod(map(abs, others)), 1)
         along = sum(each < 0 for each in whole) - sum(other < 0 for other in others)
@@ -142,6 +146,7 @@ def _slice(
         firsts, lasts = [list(c.attributes[each]) for each in ("starts", "ends")]
     else:
         firsts, lasts = [_ends(c, each) for each in (starts, ends)]
+    # Old opsets give ends and axes as attributes, newer ones as inputs.
     default = list(c.attributes.get("axes", range(len(firsts))))
     along = c.numbers(axes, default)
     for axis, start, stop, step in zip(
@@ -181,6 +186,7 @@ def _split(c: OnnxCall, x: Any, sizes: Any = None) -> tuple[Value, ...]:
     if whole < 0:
         c.refuse("splits the batch")
     count = int(c.attributes.get("num_outputs", c.outputs))
+    # By default parts of equal size, of which the last may be smaller.
     each = -(-whole // count)
     default = [min(each, whole - each * place) for place in range(count)]
     parts = list(given) if given is not None else c.numbers(sizes, default)
@@ -227,6 +233,7 @@ def _expand(c: OnnxCall, x: Any, target: Any) -> Value:
 def _tile(c: OnnxCall, x: Any, times: Any) -> Value:
     x = c.value(x)
     sizes, counts = c.node(x).shape, c.sizes(times)
+    # Each axis gets one before it, along which it is expanded; then both become one axis.
     apart = tuple(each for size in sizes for each in (1, size))
     wide = tuple(each for count, size in zip(counts, sizes, strict=True) for each in (count, size))
     joined = tuple(_product((count, size)) for count, size in zip(counts, sizes, strict=True))
@@ -243,6 +250,7 @@ def _pad(c: OnnxCall, x: Any, pads: Any = None, fill: Any = None, axes: Any = No
     along = [number % count for number in c.numbers(axes, list(range(count)))]
     if min(widths) < 0:
         c.refuse(f"pads = {widths}: negative padding is not read")
+    # ONNX gives all starts, then all ends; here each axis has its pair.
     pairs = dict(
         zip(along, zip(widths[: len(along)], widths[len(along) :], strict=True), strict=True)
     )
@@ -289,6 +297,8 @@ def _resize(
         )
     spatial = list(zip(range(2, len(shape)), shape[2:], after[2:], strict=True))
     if mode == b"nearest" and way == b"asymmetric" and c.attributes.get("nearest_mode") == b"floor":
+        # The nearest entries are a choice: which, torch's own interpolation of a line of numbers
+        # says.
         for axis, before, behind in spatial:
             line = torch.arange(before, dtype=torch.float64)[None, None]
             x = c.gathered(x, axis, functional.interpolate(line, size=behind)[0, 0].long())
@@ -323,6 +333,7 @@ def _interpolation(before: int, to: int, way: bytes) -> torch.Tensor:
     """The matrix (to, before) of a linear interpolation. pytorch_half_pixel takes the first
     entry for a size of 1.
     """
+    # What a linear map makes of unit vectors is its matrix.
     eye = torch.eye(before, dtype=torch.float64)
     if to == 1 and way == b"pytorch_half_pixel":
         return eye[:1]

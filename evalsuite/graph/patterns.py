@@ -39,13 +39,17 @@ def _norm(graph: Graph, index: int) -> Node | None:
     """
     node = graph.nodes[index]
     for source, root, weight in _divisions(graph, node):
+        # 1. Is the root that of a mean square, or a variance, plus eps?
         found = _spread(graph, root)
         if found is None:
             continue
         (of, axes, centered), eps = found
+        # 2. A weight that is multiplied in must lie along the normalised axes.
         scale = None if weight is None else _along(node.shape, axes, graph.nodes[weight])
         if graph.nodes[source].shape != node.shape or (weight is not None and scale is None):
             continue
+        # 3. What is divided says which norm it is: a value less its mean, whose variance that is,
+        # or the squared value itself.
         whole = _centered(graph, source, axes)
         if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
             return replace(node, operation=op.LayerNorm(axes, eps, scale), sources=(whole,))
@@ -62,6 +66,7 @@ def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
         return [
             (node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)
         ]
+    # s * (1 / root), and s * (weight * (1 / root)).
     found: list[tuple[int, int, int | None]] = []
     for source, factor in _ordered(node):
         found += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
@@ -96,6 +101,7 @@ def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool]
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, 1):
         return None
+    # Either operand of the sum may be eps.
     for value, eps in (node.sources, node.sources[::-1]):
         number = _number(graph, eps)
         found = _variance(graph, value) or _mean_square(graph, value)
@@ -165,6 +171,7 @@ def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
     if isinstance(node.operation, op.Reduction) and node.operation.name == "mean":
         return node.sources[0], node.operation.axes
     divided = isinstance(node.operation, op.Quotient)
+    # A sum divided by its count, or times the exact inverse of it, as a fraction.
     for total, other in [node.sources] if divided else _ordered(node):
         reduction, number = graph.nodes[_plain(graph, total)], _number(graph, other)
         if not isinstance(reduction.operation, op.Reduction) or reduction.operation.name != "sum":
@@ -278,6 +285,7 @@ def _safe(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Where):
         return None
+    # where(isnan(softmax), 0, softmax): a row that is masked as a whole is 0.
     asked, zero, softmax = (graph.nodes[source] for source in node.sources)
     if asked.operation != op.Function("nan") or asked.sources != node.sources[2:]:
         return None
@@ -297,6 +305,7 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Where):
         return None
+    # A mask that is moved or repeated is alike where the constant behind it is.
     at = node.sources[0]
     while isinstance(graph.nodes[at].operation, Expand | Reshape | Slice | Transpose):
         at = graph.nodes[at].sources[0]
@@ -348,6 +357,7 @@ def _attention(graph: Graph, index: int) -> Attention | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.MatMul):
         return None
+    # 1. A product with a softmax over the last axis on its left.
     shares, values = node.sources
     softmax = graph.nodes[shares]
     operation = softmax.operation
@@ -357,6 +367,8 @@ def _attention(graph: Graph, index: int) -> Attention | None:
         or operation.axis != len(softmax.shape) - 1
     ):
         return None
+    # 2. Walk back from the softmax to the product of query and keys, over factors, masks that are
+    # added, and masks that choose, in any order.
     scale, masks, at = 1.0, list[int](), softmax.sources[0]
     while not isinstance(graph.nodes[at].operation, op.MatMul):
         operation, sources = graph.nodes[at].operation, graph.nodes[at].sources
