@@ -225,8 +225,8 @@ def open_onnx(
     if isinstance(path, bytes):
         refuse_outside(path, "an ONNX file")
     source = path if isinstance(path, bytes) else str(path)
-    # 1. On a processor that saturates, with the option for exact sums: as the file is, and else
-    # with initializers that are shared unshared.
+    # 1. On a processor that saturates, with the option for exact sums: the file as it is, and else
+    # with a copy of each constant for each node that takes it.
     if saturates():
         ways: tuple[Callable[[], str | bytes], ...] = (
             lambda: source,

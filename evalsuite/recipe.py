@@ -391,8 +391,8 @@ class _Reader:
         if None not in variants:
             self._bases(recipe)
         if not self._problems:
-            # 3. Every problem at once, with its line.
             self._training(recipe)
+        # 3. Every problem at once, with its line.
         if self._problems:
             raise RecipeError(self._file, self._problems)
         return recipe

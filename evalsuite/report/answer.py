@@ -202,6 +202,7 @@ def joined(matrices: Sequence[tuple[str, Matrix]]) -> Answer:
         raise ValueError(
             f"matrices of one variant and one baseline can be joined, got {sorted(compared)}"
         )
+    # 1. Of each question and workload the newest run that asked it.
     studies: dict[tuple[str, str], str] = {}
     taken: dict[tuple[str, str], tuple[float, float]] = {}
     rows: dict[str, MatrixRow] = {}
@@ -213,6 +214,8 @@ def joined(matrices: Sequence[tuple[str, Matrix]]) -> Answer:
             studies |= dict.fromkeys(((question, name) for name in cells), study)
             known = rows[question].cells if question in rows else {}
             rows[question] = replace(row, cells={**known, **cells})
+    # 2. Means over workloads anew, since those of single runs were over fewer workloads; Holm's
+    # adjustment in `read_means`.
     fresh = [
         replace(row, pooled=pooled_cell(row.endpoint, row.cells))
         for row in rows.values()

@@ -67,6 +67,7 @@ def measured_area(
     seeds, others = (
         {seed for points in curve.values() for seed in points} for curve in (own, other)
     )
+    # 1. For each seed, the area over the range of x that both of its curves have.
     for seed in sorted(seeds & others):
         # A point that one arm lacks would be bridged by a straight line there, and compared with
         # none.
@@ -80,10 +81,13 @@ def measured_area(
         if ends is not None and height is not None:
             heights[seed] = height
             found.append(ends)
+    # 2. Without one, say what is missing: a curve, a common seed, a second point, or a common
+    # range.
     if not heights:
         shared = any(own[key].keys() & other[key].keys() for key in own.keys() & other.keys())
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
+    # 3. The range that is told is the mean of the seeds' ranges.
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
@@ -131,6 +135,7 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
     if ends is None:
         return None
     low, high = ends
+    # Between two neighbouring knots both curves are straight.
     knots = sorted({low, high, *(x for x, _ in (*curve, *other) if low < x < high)})
     own, their = _merged(curve), _merged(other)
     heights = [_at(own, x) - _at(their, x) for x in knots]

@@ -58,17 +58,22 @@ def without_contradictions(frame: pd.DataFrame) -> pd.DataFrame:
     told = frame["graph"].fillna("").ne("") & frame["value"].notna()
     if not told.any():
         return frame
+    # 1. What each group of equal graphs reads in the median; a single reading is its own, and
+    # contradicts nothing.
     readings = frame.loc[told]
     alike = readings.groupby(_ALIKE, sort=False, dropna=False)
     expected = alike["value"].transform("median")
     low, high = (alike[name].transform("median") for name in ("reading_low", "reading_high"))
+    # 2. Intervals that lie farther from it than the clock's resolution explains.
     above = readings["reading_low"] > high * (1 + RESOLUTION)
     below = readings["reading_high"] < low * (1 - RESOLUTION)
+    # Of two, the median lies between, so that they are held against each other.
     pairs = alike["value"].transform("size") == 2
     least, most = alike["reading_high"].transform("min"), alike["reading_low"].transform("max")
     apart = above | below | (pairs & (most > least * (1 + RESOLUTION)))
     if not apart.any():
         return frame
+    # 3. The value goes, and the reason says what was read.
     places = readings.index[apart]
     changed = frame.copy()
     changed.loc[places, "reason"] = [

@@ -115,9 +115,12 @@ def _concluded(
     doubt: str,
 ) -> MatrixCell:
     """A cell with what it says by its adjusted p values; `level` is that of the strictest test."""
+    # 1. The reading, by p values that are adjusted over the whole family.
     cell = replace(cell, p_adjusted=differs, margin_p=loses)
     endpoint, estimate = row.endpoint, cell.estimate
     reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, row, doubt)
+    # 2. How many seeds or samples would resolve a difference of the margin; not told of means over
+    # workloads, nor where an open question, a clock or a doubt stands in the way.
     needed = None
     if estimate is not None and not (cell.pooled or cell.bracketed or cell.clock or doubt):
         needed = (
@@ -125,6 +128,8 @@ def _concluded(
             if estimate.samples is None
             else samples_needed(estimate, endpoint.margin)
         )
+    # 3. What to say beside it: that an effect is resolved but smaller than matters, or why there
+    # is no reading.
     ends = (
         [abs(end) for end in (estimate.low, estimate.high) if end is not None]
         if estimate is not None
@@ -138,6 +143,7 @@ def _concluded(
         )
         reason = cell.clock or skew or cell.reason
         reason = "" if needed is not None and reason == cell.reason else reason
+    # 4. Whether it stands without any single seed, and over the test samples.
     fragile = any(not _stands(reading, rival, row) for rival in cell.rivals)
     others = cell.over_samples
     return replace(

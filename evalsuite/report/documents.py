@@ -179,6 +179,7 @@ def file_name(text: str) -> str:
 
 def table_files(content: Run) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, what is shown as LaTeX."""
+    # 1. What concerns the whole run.
     found = {
         # A run of one variant compares nothing.
         **({"matrix.csv": csv_text(matrix_frame(content.matrices))} if content.matrices else {}),
@@ -189,6 +190,7 @@ def table_files(content: Run) -> dict[str, str]:
     tail = (
         f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
     )
+    # 2. A glance of each workload; two whose names give the same file name are numbered.
     for i, workload in enumerate(content.workloads):
         name = file_name(workload)
         if f"{name}-glance.tex" in found:
@@ -198,6 +200,8 @@ def table_files(content: Run) -> dict[str, str]:
             found[f"{name}-glance.tex"] = latex_table(
                 glance, content.variants, f"{workload}, {tail}"
             )
+    # 3. Every table of every section: LaTeX of what is shown, and exact numbers of all that has
+    # columns.
     parts = content.parts.values()
     shown = [(grid, True) for part in parts for grid in part.grids]
     for grid, printed in shown + [(grid, False) for part in parts for grid in part.details]:

@@ -119,6 +119,8 @@ def explorer_data(content: Run) -> dict[str, Any]:
     it draws from these.
     """
     lines = content.lines
+    # Values by seed are sent, not means: the page computes means and intervals by itself, and needs
+    # t quantiles for these.
     shown = content.variants[1:] or content.variants
     seeds = {
         str(each): sorted(map(int, every))

@@ -102,6 +102,8 @@ def plane_of(run: Run) -> Plane | None:
     latency only where all clocks were read without other work beside them, and else the size of the
     file.
     """
+    # 1. Workloads whose quality has one unit and one direction: means over others would add what
+    # cannot be added.
     forms = [form for section in run.sections.values() for form in section.forms]
     kinds = {
         workload: kind
@@ -114,12 +116,14 @@ def plane_of(run: Run) -> Plane | None:
     (unit, direction), workloads = max(alike.items(), key=lambda item: len(item[1]))
     networks = {workload: _networks(run, forms, workload) for workload in workloads}
     way = 1 if direction == Direction.HIGHER.value else -1
+    # 2. Latency, where no clock of these is in doubt, and several forms were timed.
     clocks = [form.times for form in forms if form.times]
     rows = run.frame[run.frame["workload"].isin(workloads) & run.frame["metric"].isin(clocks)]
     if not clock_doubts(rows, ["workload"]):
         points, base = _points(networks, run.baseline, "time")
         if len({point.form for point in points}) > 1:
             return Plane(points, tuple(workloads), unit, way, "time", base)
+    # 3. Else the size of the file, which no other work on the machine disturbs.
     points, base = _points(networks, run.baseline, "size")
     return (
         Plane(points, tuple(workloads), unit, way, "size of the file", base)

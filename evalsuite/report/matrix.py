@@ -161,6 +161,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
     seeds = {
         str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()
     }
+    # 1. Every question of every section, of each variant on each workload.
     asked = [
         (name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints
     ]
@@ -175,6 +176,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
                     name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
                 )
             )
+    # 2. Read them together, since Holm's adjustment is over all of a family.
     return [
         Matrix(variant, run.baseline, workloads, rows)
         for variant, rows in read_screens(made).items()
@@ -241,10 +243,13 @@ def pooled_cell(
     endpoint: Endpoint, cells: Mapping[str, MatrixCell], *, doubted: bool = False
 ) -> MatrixCell:
     """The mean over the workloads of a row, not yet read, or why there is none."""
+    # 1. Workloads with an interval of their own: one network of each variant has none over seeds.
     counted = [cell for cell in cells.values() if cell.ends is not None and cell.ends[0].n > 1]
     # Seeds and samples are chance of two kinds, which have no mean: where there are seeds, theirs.
     seeded = [cell for cell in counted if cell.ends is not None and cell.ends[0].samples is None]
     counted = seeded or counted
+    # 2. The mean of the effects. Where questions were left open, the pessimistic ends and the
+    # optimistic ones each have a mean.
     effects = [cell.ends for cell in counted if cell.ends is not None]
     least, most = (mean_over_workloads([ends[i] for ends in effects]) for i in range(2))
     if least is None or most is None:
@@ -255,6 +260,8 @@ def pooled_cell(
             reason=few if effects else measured[0].reason,
         )
     together = between(least, most).within(-endpoint.greatest, endpoint.greatest)
+    # 3. The same without each single seed, to tell whether the mean hangs on one; only where no
+    # question was left open.
     rivals = (
         ()
         if least != most
@@ -280,18 +287,23 @@ def _cell(
 ) -> MatrixCell:
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
+    # 1. The difference on this workload, between its ends where questions were left open.
     primary = evidence.primary
     ends = _ends(primary)
     if ends is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
+    # With one seed the replicates are the test samples.
     alone = seeds == 1 and samples is not None
     if alone and samples is not None:
         ends = samples, samples
+    # 2. The members of the family, as single settings, that are resolved by themselves: they may
+    # contradict the whole.
     way = 1 if endpoint.direction is Direction.HIGHER else -1
     members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(each))]
     adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
     resolved = [(label, each.mean) for (label, each), p in adjusted if p is not None and p <= LEVEL]
+    # 3. The estimate, and that without each seed, to tell whether it hangs on one.
     estimate = between(*ends).within(-endpoint.greatest, endpoint.greatest)
     rivals = [_ends(primary, without=seed) for seed in primary.own] if not estimate.constant else []
     return MatrixCell(
@@ -363,6 +375,8 @@ def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
     """
     import pandas as pd
 
+    # What a cell says goes before what the table says by itself; a number that no cell has is
+    # adjusted among its like.
     readings = {
         (workload, *cell.place, variant): cell.reading
         for (_, workload, variant), cell in screen.items()

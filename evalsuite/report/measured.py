@@ -31,10 +31,12 @@ class Measured:
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:
+        # 1. Rows of single samples are no values of a network.
         rows = frame[frame["sample"].isna()]
         self.frame = rows
         self.workloads = [str(each) for each in frame["workload"].unique()]
         self.variants = [str(each) for each in frame["variant"].unique()]
+        # 2. The options of steps and variants.
         steps = frame.loc[frame["step"] != TRAIN, ["step", "options"]].drop_duplicates("step")
         self.options: dict[str, dict[str, Any]] = dict(
             zip(steps["step"], steps["options"], strict=True)
@@ -46,6 +48,7 @@ class Measured:
         self.reasons: dict[tuple[str, ...], str] = {}
         self._settings: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
         self._steps: dict[tuple[str, str], dict[str, None]] = {}
+        # 3. The values by place and seed; of a place without any, the first reason.
         columns = [*_PLACE, "seed", "value", "status", "reason", "stage"]
         row: Any
         for row in rows[columns].itertuples(index=False):

@@ -87,12 +87,14 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
             are more decimals.
     """
     means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
+    # 1. Shares are percents; a count is whole where its numbers are.
     if unit in ("fraction", "share"):
         return Scale(0.01, "%", "pp", 2 if any(value < 0.001 for value in rest) else 1)
     largest = max([*means, *rest], default=0.0)
     if unit == "count":
         whole = largest >= 1000 or all(float(value).is_integer() for value in [*means, *rest])
         return Scale(1.0, "count", "count", 0 if whole else 1)
+    # 2. The largest number of the line chooses the unit's prefix for all cells.
     divisor, label = 1.0, unit
     if unit in _STEPS and largest > 0:
         divisor, label = next(
@@ -101,6 +103,7 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     largest /= divisor
     if unit == "bytes" and divisor == 1:
         return Scale(divisor, label, label, 0)
+    # 3. Three digits of the largest number, and at least so many that the spreads show.
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
     if rest and (middle := statistics.median(rest) / divisor) < 10**-decimals:
         # 1.89 ± 0.00 says nothing of how sure it is: most spreads have two digits, as far as four

@@ -222,6 +222,7 @@ def _column(run: Run, question: str) -> _Column | None:
     """The means of every variant, over the workloads that all of them have a number of; clocks
     are left out.
     """
+    # 1. The levels of both arms by workload, of each variant that was asked.
     rows = {
         matrix.variant: row
         for matrix in run.matrices
@@ -238,6 +239,7 @@ def _column(run: Run, question: str) -> _Column | None:
     ]
     rows = {variant: row for (variant, row), own in zip(rows.items(), known, strict=True) if own}
     known = [own for own in known if own]
+    # 2. Means over the same workloads for all variants: over others they would compare workloads.
     shared = [name for name in (known[0] if known else ()) if all(name in own for own in known)]
     if not shared:
         return None

@@ -62,12 +62,16 @@ def inline_svg(svg: str, label: str, name: str) -> str:
         label: for those who do not see it.
         name: of the figure, unlike that of any other on the page.
     """
+    # 1. What matplotlib defines once and uses often: the shapes of marks, and the rectangles that
+    # panels are clipped to.
     root = ElementTree.fromstring(svg)
     shapes = {
         each.get("id"): each for each in root.iter() if _tag(each) == "path" and each.get("id")
     }
     clips = {each.get("id"): each[0] for each in root.iter() if _tag(each) == "clipPath"}
     figure = next(each for each in root if _tag(each) == "g")
+    # 2. The marks of each panel, by their look; clips get short names, unlike any other on the
+    # page.
     panels = [list(_marks(panel, shapes)) for panel in figure]
     used = dict.fromkeys(
         clip for panel in panels for look, _, _ in panel for key, clip in look if key == "clip-path"
@@ -81,6 +85,7 @@ def inline_svg(svg: str, label: str, name: str) -> str:
         f'<clipPath id="{number[clip]}"><rect {_told(box)}/></clipPath>'
         for clip, box in boxes.items()
     )
+    # 3. Write it anew, with few elements: a page has many figures, and is to stay fast.
     body = "".join(_panel(panel, number) for panel in panels)
     return (
         f'<svg viewBox="{root.get("viewBox")}" role="img" aria-label="{escape(label)}">'
@@ -242,6 +247,7 @@ def render(content: Run) -> str:
     def inline(drawing: Drawing, name: str) -> str:
         return Markup(inline_svg(drawing.svg or "", drawing.alt or drawing.title, name))
 
+    # The same anchors in the matrix and in the answer that links to it.
     anchor = _anchors()
     places = {
         (matrix.variant, row.endpoint.question): "#"

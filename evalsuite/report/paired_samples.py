@@ -300,15 +300,19 @@ def paired_samples(
         raise ValueError(
             f"scores of shapes {own.shape} and {other.shape}: the networks have other samples"
         )
+    # 1. The replicates: samples, or blocks of samples that depend on each other.
     places = np.arange(len(own)) if blocks is None else np.unique(blocks, return_inverse=True)[1]
     groups = int(places.max()) + 1 if len(own) else 0
     if groups < FEWEST:
         return None
+    # 2. Right and wrong answers to independent samples: a table of four counts says all (McNemar,
+    # Tango).
     whole = np.isin(own, (0.0, 1.0)).all() and np.isin(other, (0.0, 1.0)).all()
     if whole and groups == len(own):
         right, known = own.astype(bool), other.astype(bool)
         counts = (right & known, right & ~known, ~right & known, ~right & ~known)
         return RightAndWrong(*(int(count.sum()) for count in counts))
+    # 3. Any other score: its differences, of which a t interval needs enough that are not 0.
     gaps = own - other
     spread = float(max(own.max(), other.max()) - min(own.min(), other.min()))
     if groups < len(own):
@@ -358,11 +362,13 @@ def over_samples(run: Run, workload: str, variant: str, contrast: Contrast) -> E
     """
     import numpy as np
 
+    # 1. Seeds that have another split have other test samples, which cannot be averaged.
     seeds = sorted(contrast.own.keys() & contrast.other.keys())
     if not seeds or not contrast.places or len(contrast.ends) > 1:
         return None
     if len(seeds) > 1 and workload in run.cuts:
         return None
+    # 2. The mean of the networks' scores on each sample, for both arms.
     arms = []
     blocks = None
     for name, values in ((variant, contrast.own), (run.baseline, contrast.other)):
@@ -381,6 +387,7 @@ def over_samples(run: Run, workload: str, variant: str, contrast: Contrast) -> E
             return None
         arms.append(arm)
         blocks = scores[0].blocks
+    # 3. The comparison of the two, sample by sample.
     if arms[0].shape != arms[1].shape:
         return None
     paired = paired_samples(arms[0], arms[1], blocks)

@@ -32,6 +32,8 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         names: variant -> what it is, in words.
         baseline: whose first form costs 1.
     """
+    # 1. The range: networks that fall far below the others would press all marks together, and
+    # are counted instead.
     low, high = _range(plane, baseline)
     shown = [point for point in plane.points if low <= plane.way * point.quality <= high]
     most = max(point.cost for point in shown) * 1.06
@@ -44,6 +46,8 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         y = _BOTTOM - (plane.way * point.quality - low) / (high - low) * (_BOTTOM - _TOP)
         return f"{x:.1f}", f"{y:.1f}"
 
+    # 2. The frontier under the marks, then a mark for each network: colour for the variant, shape
+    # for the form.
     forms = list(dict.fromkeys(point.form for point in plane.points))
     colours = _colours(
         [name for name in names if any(point.variant == name for point in plane.points)]
@@ -64,6 +68,7 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
             f"{plane.cost} {point.cost:.2f}"
         )
         body += f'<path {colours[point.variant]} d="{path}"><title>{escape(title)}</title></path>'
+    # 3. Legend and caption; every mark has its numbers as a title.
     legend, height = _legend(names, colours, forms)
     left = len(plane.points) - len(shown)
     over = f"Means over {listed(plane.workloads)}. " if len(plane.workloads) > 1 else ""

@@ -401,6 +401,7 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
     """The mean of several contrasts, over those that both arms have and the seeds that have all of
     these; its label says what is missing.
     """
+    # 1. The contrasts that both arms have, and in the label what the mean is without.
     whole = [test for test in tests if test.own and test.other]
     if not whole:
         label = " and ".join(test.label for test in tests)
@@ -415,6 +416,8 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
     label = " and ".join(each.label for each in whole) + (
         f" ({'; '.join(lacking)})" if lacking else ""
     )
+    # 2. Means by seed, over the seeds that have all: a mean over fewer would be of another
+    # quantity.
     own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
     if not own.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")

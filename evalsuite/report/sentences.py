@@ -123,6 +123,7 @@ def _lead(statements: Sequence[Statement]) -> Statement:
 
 
 def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
+    # 1. Where it holds: the workload that leads, and others that say the same.
     phrase, where = lead.row.endpoint.words, f"{'on' if lead.workload else 'in'} {lead.where}"
     rest = [one.workload for one in statements if one is not lead and one.workload]
     also = f", also on {listed(rest)}" if rest and lead.workload else ""
@@ -132,6 +133,8 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
         else also
     )
     lacking = f", {lead.cell.lacking}" if lead.cell.lacking else ""
+    # 2. The sentence by its kind: a fact, an effect with its interval, what is excluded, or what
+    # is open.
     number, interval = _signed(lead), _interval(lead)
     if lead.cell.reading is Reading.FACT:
         return _fact(lead, also)

@@ -103,15 +103,18 @@ def mean_interval(
     unfit = [value for value in values if not math.isfinite(value)]
     if unfit:
         raise ValueError(f"mean of values that are not finite: {unfit[0]}")
+    # 1. Values that differ by rounding alone have no spread to test by.
     n = len(values)
     tolerance = _ROUNDING * (max(map(abs, values)) if magnitude is None else magnitude)
     if n > 1 and max(values) - min(values) <= tolerance:
         center = 0.0 if abs(values[0]) <= tolerance else values[0]
         return Estimate(center, center, center, n, constant=True)
+    # 2. The mean; one value has no interval.
     mean = math.fsum(values) / n
     mean = 0.0 if abs(mean) <= tolerance else mean
     if n == 1:
         return Estimate(mean, None, None, 1)
+    # 3. Student's t interval, and the p value of the mean being 0.
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
     # Of tiny values it underflows.
@@ -206,11 +209,15 @@ def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
     k = len(effects)
     if k < 2:
         return None
+    # 1. The mean, and its variance: workloads are independent, each with its own spread over
+    # seeds.
     mean = math.fsum(effect.mean for effect in effects) / k
     variances = [standard_error(effect) ** 2 for effect in effects]
     variance = math.fsum(variances)
     if not variance:
         return Estimate(mean, mean, mean, k, constant=True)
+    # 2. Satterthwaite's degrees of freedom, by which the t interval holds for spreads that
+    # differ.
     shares = [
         own**2 / _degrees(effect) for own, effect in zip(variances, effects, strict=True) if own
     ]

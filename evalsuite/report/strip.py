@@ -33,6 +33,7 @@ def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = Fals
     rows = [(row, cells) for row, cells in rows if cells]
     if not rows:
         return ""
+    # 1. Rows, each as high as its words or its dots need.
     left, right, top = (10.0, 350.0, 4.0) if narrow else (292.0, 588.0, 6.0)
     across = _Across(left + 8, right - 8)
     body, y = [], top
@@ -41,6 +42,7 @@ def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = Fals
         height = max(16.0 * lines, _GAP * len(cells) + 4) + (15 if narrow else 3)
         body.append(_question(row, cells, y, height, across, href, narrow=narrow))
         y += height
+    # 2. The band of one margin to either side of no difference: what lies within is small.
     band = across(1.0) - across(-1.0)
     frame = (
         f'<rect class="band" x="{across(-1):.1f}" y="{top:g}" width="{band:.1f}"'
@@ -103,6 +105,8 @@ def _wrapped(words: str) -> list[str]:
 def _mark(row: MatrixRow, name: str, cell: MatrixCell, y: float, across: _Across) -> str:
     estimate = cell.estimate
     assert estimate is not None
+    # In units of the margin, so that questions of other units stand in one plot; better is to the
+    # right.
     mean, low, high = (
         row.way * (estimate.mean if end is None else end) / row.endpoint.margin
         for end in (estimate.mean, estimate.low, estimate.high)

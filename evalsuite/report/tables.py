@@ -72,12 +72,15 @@ class _Rows:
         # Line and variant -> seed -> row.
         self.by_metric: dict[tuple[Any, ...], dict[int, Any]] = {}
         self.failed_jobs: dict[tuple[Any, ...], Any] = {}
+        # 1. All jobs, so that a missing row can be told from a missing job.
         self.jobs = dict.fromkeys(
             frame[list(_JOB)].drop_duplicates().itertuples(index=False, name=None)
         )
         self.seeds: dict[str, set[int]] = {}
         for job in self.jobs:
             self.seeds.setdefault(job[0], set()).add(job[3])
+        # 2. The rows of lines. A line is a clock's if any of its rows is, since failed rows do
+        # not say it.
         rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
         rows = rows.assign(
             timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any")
@@ -119,6 +122,7 @@ class _Rows:
         values: dict[int, float] = {}
         lacks: list[tuple[str, str]] = []
         remarks: dict[str, None] = {}
+        # Each seed has a value, or a reason why not: nothing is left out without a word.
         rows = self.by_metric.get((line, variant), {})
         for seed in sorted(self.seeds[line[0]]):
             job = (*line[:2], variant, seed)
@@ -181,6 +185,7 @@ def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A cell of each line and variant; the baseline is the first of these."""
     for line in rows.all_lines():
         named, seeds = dict(zip(LINE, line, strict=True)), len(rows.seeds[line[0]])
+        # The differences are against the first variant, seed by seed.
         reference: dict[int, float] = {}
         for variant in variants:
             values, lacks, remark = rows.found(line, variant)

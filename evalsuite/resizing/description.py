@@ -95,6 +95,7 @@ class Description(_Record):
         """What `to_json` gave. Raises ValueError: it is something else, of another version, or
         was changed since.
         """
+        # 1. A description, of a format that this version reads.
         if not isinstance(found, dict) or "format" not in found:
             raise ValueError(
                 "is no description of a saved module: it names no format; save the module again"
@@ -104,6 +105,7 @@ class Description(_Record):
                 f"has format {str(found['format'])[:40]!a}, this version reads 1: save the module"
                 " again, or update"
             )
+        # 2. Its fields, and its checksum over them.
         plain = {key: value for key, value in found.items() if key != "checksum"}
         try:
             description = cls.model_validate(plain)
@@ -113,6 +115,7 @@ class Description(_Record):
             raise ValueError(
                 "was changed since it was written: its checksum differs; save the module again"
             )
+        # 3. What no checksum tells: ties to tensors that it does not list.
         unknown = sorted(set(description.ties.values()) - set(description.tensors))
         if unknown:
             raise ValueError(
@@ -133,11 +136,14 @@ def describe(module: nn.Module, sha256: str, *, owners_only: bool = False) -> De
     Raises:
         ValueError: a submodule has a state that is no tensor, or tensors without a shape yet.
     """
+    # 1. The tensors, each under one name; names that share it are ties.
     tensors, ties = {}, {}
     for name, sites in tensor_groups(module).items():
         tensor = first_tensor(sites)
         tensors[name] = TensorRecord(dtype=dtype_name(tensor), shape=list(tensor.shape))
         ties.update({site.name: name for site in sites if site.name != name})
+    # 2. Of each layer what its tensors do not say: its class, the integers beside the weights,
+    # and which tensors it lacks.
     layers = {}
     for path, layer in module.named_modules(remove_duplicate=False):
         own = own_sites(path, layer)

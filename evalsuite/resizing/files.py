@@ -63,6 +63,7 @@ def save_module(
         ValueError: a parameter is not finite, a state is no tensor, or the module read back
             differs.
     """
+    # 1. Write both files where nobody looks for them.
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     data = tensor_bytes(module)
@@ -74,9 +75,11 @@ def save_module(
             scratch / DESCRIPTION,
             json.dumps(description.to_json(), indent=1, sort_keys=True).encode(),
         )
+        # 2. Read them back as loading would, and compare.
         _check_equal(
             module, _loaded(module if fresh is None else fresh, scratch, named=folder), example
         )
+        # 3. Give them their names; the description, which holds the tensors' digest, last.
         for name in (TENSORS, DESCRIPTION):
             (scratch / name).replace(folder / name)
     finally:
@@ -134,6 +137,7 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
     Raises ValueError: it is missing, was changed, is no such file, holds other tensors, or numbers
     that are not finite.
     """
+    # 1. The very bytes that were described.
     data = _read(path)
     if hashlib.sha256(data).hexdigest() != description.sha256:
         # Every safetensors file has its header's brace there; pickles and the archives of
@@ -146,6 +150,7 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
         raise ValueError(
             f"{path}: {kind}: its SHA-256 is not the recorded one; save the module again"
         )
+    # 2. Their tensors, without running code.
     try:
         tensors = load(data)
     except MemoryError:  # the machine's limit, not the file's
@@ -154,6 +159,7 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
         raise ValueError(
             f"{path}: is no safetensors file ({type(error).__name__}); save the module again"
         ) from error
+    # 3. The names, types and shapes that were described, no more and no fewer.
     for name in sorted(tensors.keys() ^ description.tensors.keys()):
         where = "is not described" if name in tensors else "is missing in it"
         raise ValueError(f"{path}: the tensor {name!a} {where}; save the module again")
@@ -218,6 +224,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _check_equal(module: nn.Module, restored: nn.Module, example: Example | None) -> None:
+    # 1. Every tensor, bit by bit.
     before, after = tensor_groups(module), tensor_groups(restored)
     for name in sorted(before.keys() | after.keys()):
         if (
@@ -228,6 +235,7 @@ def _check_equal(module: nn.Module, restored: nn.Module, example: Example | None
             raise ValueError(f"{name} read back differs from the one in memory; is the disk sound?")
     if example is None:
         return
+    # 2. The outputs: they show what is neither a tensor nor a number of a layer.
     expected, found = (_outputs(each, example) for each in (duplicate(module).eval(), restored))
     if not expected:
         raise ValueError(

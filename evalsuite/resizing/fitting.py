@@ -33,17 +33,22 @@ def fitted(
     module's, on its devices. All else is as in `module`. Raises ValueError: the description is of
     another architecture; the text names what differs, and the cure.
     """
+    # 1. Check that the architecture is the saved one's: layers, names and ties, before a copy is
+    # changed.
     module = duplicate(module).eval()
     _check_layers(module, description.layers)
     names = set(description.tensors) | set(description.ties)
     _check_names(module, description, names)
     _check_ties(module, description, names)
+    # 2. Remove what the saved module lacks, as a bias that pruning took away, and check that each
+    # tensor may go where it is named.
     for site in list(all_sites(module)):
         if site.name not in names:
             setattr(site.layer, site.attribute, None)
             continue
         saved = description.ties.get(site.name, site.name)
         _check_tensor(site, tensors[saved])
+    # 3. Place the tensors, and let the numbers beside them follow their shapes.
     _place(module, tensors, description)
     for path, layer in module.named_modules():
         _set_sizes(path, layer, description.layers[path])
@@ -52,6 +57,7 @@ def fitted(
 
 
 def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
+    # 1. The same layers, of the same classes.
     here = dict(module.named_modules(remove_duplicate=False))
     for path in sorted(saved.keys() ^ here.keys()):
         where = "only in the saved module" if path in saved else "missing in the saved module"
@@ -71,6 +77,7 @@ def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
                 f"{path or 'the module'} is a {kind} here and was a {printable(other)}{hint}; "
                 "build and convert the module as the saved one"
             )
+        # 2. What pruning never changes must be as it was.
         _check_constants(path, layer, saved[path])
 
 
@@ -109,6 +116,7 @@ def _check_ties(module: nn.Module, description: Description, names: set[str]) ->
     """The saved tensors must be tied as the module's are; those that the module does not have
     yet, in any way.
     """
+    # Which names share a tensor here, and which did in the saved module.
     here = {
         site.name: first
         for first, group in tensor_groups(module).items()
@@ -184,6 +192,8 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
     itself.
     """
     here = sizes(layer)
+    # 1. Only integers that the layer has already, of the same type: a file must not add
+    # attributes.
     for name, value in saved.sizes.items():
         new = tuple(value) if isinstance(value, list) else value
         own = vars(layer).get(name)
@@ -196,6 +206,7 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
             )
         if new == here[name]:
             continue
+        # 2. Of tuples only LayerNorm's shape is a size; of integers those that may be one.
         if isinstance(new, tuple):
             if name != "normalized_shape":
                 raise ValueError(
@@ -213,6 +224,7 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
 
 def _repeat_shapes(path: str, layer: nn.Module) -> None:
     """Let the layers of torch repeat the shapes of their tensors, whatever was saved."""
+    # The weight of weight_norm and the like is computed.
     own = vars(layer)
     if "weight" in own:
         return  # computed before each call, so it has its new shape only then
@@ -227,6 +239,7 @@ def _repeat_shapes(path: str, layer: nn.Module) -> None:
         first, second = layer.weight.shape[:2]
         transposed = isinstance(layer, _ConvTransposeNd)
         _check_divides(path, "groups", layer.groups, first)
+        # A transposed convolution has its inputs first, and the outputs of one group second.
         narrow, wide = (
             ("in_channels", "out_channels") if transposed else ("out_channels", "in_channels")
         )

@@ -139,6 +139,8 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
         written = json.dumps(asdict(whole), allow_nan=False, ensure_ascii=False)
         return written.encode("utf-8", "replace").decode()
 
+    # 1. What the job reads besides its inputs is noted as it runs: it belongs to what its result
+    # depends on.
     own = [
         assignment.scratch,
         assignment.log.parent,
@@ -146,6 +148,8 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
     ]
     own += getattr(assignment.job.workload.target, "covered", [])
     reading = Reading(assignment.job.plugins, *own)
+    # 2. Run it. A refusal and an error are outcomes too, each a row with its reason; only a full
+    # disk is none of the job's.
     try:
         with reading:
             found = (
@@ -165,6 +169,7 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
         ) or "can't allocate memory" in str(error)
         status = Status.OOM if starved else Status.FAILED
         outcome = text(_failure(labels, status, _describe(error)))
+    # 3. The outcome appears whole, by a rename, or not at all.
     partial = assignment.scratch / f"{OUTCOME}.partial"
     partial.write_text(outcome, encoding="utf-8")
     partial.replace(assignment.scratch / OUTCOME)
@@ -205,6 +210,7 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     from evalsuite.reluize.profile import learnt_parameters
     from evalsuite.run.making import data_of, make_network
 
+    # 1. The data, and the network that the variant treats, where it treats one.
     job = assignment.job
     workload = job.workload.target
     data = data_of(workload)
@@ -213,12 +219,16 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
         base = load_network(assignment.network, workload, data).module
     name = f"{job.workload.name}/{job.variant.name}/{job.seed}"
     started = time.perf_counter()
+    # 2. Train or treat it, and save it for the steps that take it.
     network, made = make_network(workload, data, job.variant.target, job.seed, name=name, base=base)
     seconds = time.perf_counter() - started
     folder = assignment.scratch / NETWORK
     save_network(network, folder, workload)
+    # The network as it is read again is exported, which is what the steps will see.
     if job.exported:
         keep_exported(load_network(folder, workload, data), folder)
+    # 3. Rows about the making: the validation data, and what was learnt; test data are for the
+    # steps.
     found = [*_training(made, seconds, workload, data.task), *learnt_parameters(network.module)]
     rows = _rows([*_validation(network, data), *found], labels)
     parts = ("train", "calibration", "validation", "test")
@@ -261,6 +271,7 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     job = assignment.job
     if job.step is None or assignment.network is None:
         raise ValueError(f"{job.id} has no stage or no network")
+    # 1. What the stage receives, and whether it declares that it can measure that.
     workload = job.workload.target
     data = data_of(workload)
     network = load_network(assignment.network, workload, data)
@@ -271,16 +282,19 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     torch.manual_seed(job.seed)
     if lacking := missing(job.step.stage.libraries):
         raise Unsupported(f"stage {job.step.part.use!r} is left out: {lacking}")
+    # 2. Run the stage, and store the network that it hands on.
     outcome, who = job.step.stage.run(network, bench), f"stage {job.step.part.use!r}"
     if not isinstance(outcome, Outcome):
         raise TypeError(f"{who} returned {type(outcome).__name__}, no Outcome")
     digest, handover = _hand_over(outcome.network, assignment)
+    # 3. Numbers from clocks are taken now, when the machine's other jobs are done or wait.
     if outcome.timed:
         if not job.timed:
             raise TypeError(f"{who} takes times: it must say so, by timed: ClassVar[bool] = True")
         turn()
     if not outcome.metrics:
         raise TypeError(f"{who} returned an Outcome without a metric")
+    # 4. Rows, the files that the stage wrote, and the scores of single samples.
     rows = _rows(outcome.metrics, labels)
     artefacts = _artefacts(outcome, folder)
     if (path := write_scores(outcome.metrics, folder)) is not None:
@@ -314,6 +328,8 @@ def check_takes(stage: Stage, network: Network, data: Data, name: str, after: st
             ),
         ),
     }
+    # A stage declares what it can take beyond the usual; what it does not declare, it is not
+    # given.
     for declared, (needed, what) in lacking.items():
         if needed and not getattr(stage, declared, False):
             raise Unsupported(f"takes {what}")

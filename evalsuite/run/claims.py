@@ -81,6 +81,7 @@ class Claims:
         return True
 
     def _taken(self, claim: Path, mine: Path) -> bool:
+        # 1. A link is made by one run alone, on a network disk too.
         try:
             make_folder(self._folder, self._cache.base)
             with suppress(FileExistsError):
@@ -88,6 +89,8 @@ class Claims:
                 return True
             # else the answer to a link was lost, as may happen on a network disk
             if not claim.samefile(mine):
+                # 2. Another has the claim. Where that run is dead, move the claim aside, which
+                # one run alone can do as well, and claim the job anew.
                 told, grave = claim.read_bytes(), mine.with_name(f"{mine.name}-{claim.name}")
                 # of a damaged claim, no place's
                 name = re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"

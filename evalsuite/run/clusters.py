@@ -84,11 +84,14 @@ class _Cluster(Executor):
         return ended
 
     def _answers(self) -> list[tuple[Assignment, Found]]:
+        # 1. Answers that lie in the run's folder, whichever task wrote them.
         ended = []
         for key in self.orders.answered():
             if key in self._posted and (entry := self.orders.take_answer(key)) is not None:
                 found = Found(**{field.name: getattr(entry, field.name) for field in fields(Found)})
                 ended.append((self._posted.pop(key), found))
+        # 2. Tasks that have ended without an answer: after a while, since a network disk may show
+        # a file later than its scheduler tells the end.
         for key in tuple(self._posted):
             how = self._ended(key)
             if (
@@ -97,10 +100,12 @@ class _Cluster(Executor):
             ):
                 continue
             del self._over[key]
+            # Once more, unless it is an end that would only repeat itself.
             if self._attempts[key] < _ATTEMPTS and how not in _ENDS:
                 self._attempts[key] += 1
                 self._submit(self._posted[key])
                 continue
+            # Given up: the job gets a row that says how its task ended.
             assignment = self._posted.pop(key)
             self.orders.remove(key)
             reason = (
@@ -132,6 +137,8 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
     """
     from distributed.security import Security
 
+    # 1. Without encryption, whoever reaches the scheduler runs code as its user: only where that
+    # is meant.
     encrypted = scheduler.startswith("tls://")
     if insecure:
         if encrypted or not scheduler:
@@ -139,6 +146,7 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
                 "--insecure is for a --scheduler without TLS, as tcp://HOST:8786; leave it out"
             )
         return Security(require_encryption=False)
+    # 2. Own workers: certificates made for this run.
     if not scheduler:
         import cryptography  # noqa: F401  # which Dask does not ask for
 
@@ -149,6 +157,7 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
             " its workers. Start it with certificates and name it tls://HOST:8786, or add"
             " --insecure where only you can reach it"
         )
+    # 3. A scheduler that is there already: the certificates of Dask's own configuration.
     security = Security(require_encryption=True)
     try:
         if security.get_connection_args("client")["ssl_context"] is not None:
@@ -235,6 +244,7 @@ class Dask(_Cluster):
         import dask
         from distributed import LocalCluster
 
+        # No pages of the scheduler or of the workers: they would answer any user of the machine.
         dask.config.set(
             {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
         )

@@ -104,6 +104,7 @@ def execute(
 
     if progress not in STYLES:
         stop(f"--progress is one of {', '.join(STYLES)}; got {progress!r}")
+    # 1. Where jobs run, and how progress is shown.
     workers = workers_of(jobs, kind)
     shown = progress_of(progress)
     try:
@@ -116,6 +117,8 @@ def execute(
             insecure=insecure,
             options=options,
         )
+        # 2. Run it. What ends the run ends the command with a message and the exit code of its
+        # kind.
         with stoppable(executor.pause, executor.resume):
             record = run_recipe(
                 recipe,
@@ -142,6 +145,7 @@ def execute(
                 file=sys.stderr,
             )
         raise typer.Exit(128 + name) from None
+    # 3. Say what became of the jobs.
     counts = record.jobs
     left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
     failed = sum(
@@ -183,6 +187,7 @@ def executor_of(
     """
     from evalsuite.run.executor import Serial
 
+    # 1. Options that belong to another executor are refused, for they would silently do nothing.
     if kind == "workers":
         stop(
             "--executor workers is no more: several machines work by --executor dask or slurm; see"
@@ -199,6 +204,7 @@ def executor_of(
         )
     if options and kind != "slurm":
         stop(f"--slurm is for --executor slurm; got {kind!r}")
+    # 2. Clusters' libraries are imported only where they are asked for.
     if kind == "serial":
         return Serial()
     if kind == "local":
@@ -283,6 +289,7 @@ def run(
             "a new process imports the script that calls run(): call it under `if __name__ =="
             " '__main__':`"
         )
+    # A text of more than one line is a recipe, any other the name of a file.
     text = str(recipe)
     read = parse_recipe(text) if "\n" in text else read_recipe(Path(text))
     folder = (Path(out) if out else Path("runs") / read.name).absolute()

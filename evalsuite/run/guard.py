@@ -149,6 +149,8 @@ class _Guard:
     def __init__(
         self, assignment: Assignment, turn: Turn, line: Connection, memory_limit: int
     ) -> None:
+        # 1. Two pipes besides the driver's line: signals wake the guard by the one, and the other
+        # carries what the job prints.
         self._line, self._limit, self._memory_limit = line, assignment.job.time_limit, memory_limit
         self._turn = turn
         self._wake, wakes = os.pipe()
@@ -156,11 +158,14 @@ class _Guard:
         signal.set_wakeup_fd(wakes)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._out, out = os.pipe()
+        # 2. Pipes by which the job says that the disk is full, that it waits to take its times,
+        # and hears that it may.
         self._note, note = os.pipe()
         os.set_blocking(self._note, False)  # what the job leaves running may hold it open
         self._waits, waits = os.pipe()
         may, self._may = os.pipe()
         self._kills = tree.kills()
+        # 3. Fork the job, which closes all ends that are the guard's.
         own = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
@@ -196,6 +201,7 @@ class _Guard:
         """
         watched: list[Connection | int] = [self._line, self._wake, self._out, self._waits]
         while True:
+            # 1. Hear the driver, a child's end, the job's waiting, and what it prints.
             for ready in connection.wait(watched, _TICK):
                 if isinstance(ready, Connection):
                     self._hear(ready.recv_bytes())
@@ -206,9 +212,12 @@ class _Guard:
                         watched.remove(self._waits)
                 elif not self._log.take(self._out):
                     watched.remove(self._out)
+            # 2. It has ended; what it left running is cleared by the caller.
             self._reap()
             if self._code is not None:
                 return self._told(self._code)
+            # 3. Its limits: time stands still while it is paused or waits for its turn, and
+            # memory is looked at so rarely that the look costs little.
             if self._paused:
                 continue
             self._say_who_holds()
@@ -308,12 +317,15 @@ def _work(
             os.read(times[1], 1)
 
     code = 1
+    # 1. A session of its own, so that the guard can end it with all below; and it ends with its
+    # guard.
     try:
         os.setsid()
         # what the job leaves running must not keep its turn
         os.register_at_fork(after_in_child=turn.close)
         tree.die_with(guard)
         tree.limit_processor(assignment.job.time_limit)
+        # 2. The signals as any program has them, and its output to the log.
         for each in (signal.SIGCHLD, *_ENDING):
             signal.signal(each, signal.SIG_DFL)
         # Where memory runs out, the kernel is to take the job, not the run.
@@ -322,6 +334,7 @@ def _work(
         for stream in (1, 2):
             os.dup2(out, stream)
         os.close(out)
+        # 3. The job.
         if assignment.cache is not None:
             os.environ["EVALSUITE_CACHE"] = str(assignment.cache)
         perform(assignment, lambda: turn.alone(told))

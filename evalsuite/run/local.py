@@ -96,8 +96,10 @@ class Processes(Executor):
         self._taking = False  # whether they take them now, one after the other
         # met beside jobs that ended well, which are told first
         self._no_room: OSError | None = None
+        # 1. One thread for every numerical library, before any of them is loaded.
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
+        # 2. The server that jobs are forked from, and what it loads once for all of them.
         self._context = multiprocessing.get_context("forkserver")
         warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
         # Only ours: what a third party's modules read or import as they load, each job is to be
@@ -157,10 +159,13 @@ class Processes(Executor):
         """
         if self._no_room is not None:
             raise self._no_room
+        # 1. Jobs that take times wait until all that run wait too; then one after the other takes
+        # them, with nothing beside it.
         if self._gathered and len(self._gathered) == len(self._running):
             self._taking = True
             # one at a time, so that what the driver does is beside none
             self._tell(TAKE, self._gathered.pop(0))
+        # 2. Hear the guards: who holds a turn, that a job waits, or that it ended.
         lines = (
             connection.wait([child.line for child in self._running], seconds)
             if self._running
@@ -176,6 +181,8 @@ class Processes(Executor):
                 self._since = self._since if self._gathered else time.monotonic()
                 self._gathered.append(child)
                 continue
+            # 3. An end. A guard that died without a word may have met the end of the server, and
+            # its job begins once more.
             child.line.close()
             self._running.remove(child)
             self._gathered = [each for each in self._gathered if each is not child]
@@ -189,6 +196,7 @@ class Processes(Executor):
             except OSError as error:
                 self._no_room = error
             child.process.join(_PATIENCE)
+            # A guard that died has left its job's processes to themselves.
             if word is None:
                 _end_orphans()
         if self._no_room is not None and not ended:

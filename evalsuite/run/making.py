@@ -128,6 +128,8 @@ def make_bench(
         teacher: nn.Module | None = None,
         after_step: Callable[[float], None] | None = None,
     ) -> None:
+        # The same data order as in training and a tenth of its rate: fine-tuning must not undo
+        # what was trained.
         if epochs > 0:
             loss = None if teacher is None else distilled(data.task, teacher)
             share = epochs / workload.epochs

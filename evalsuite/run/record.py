@@ -140,6 +140,8 @@ class RunRecord:
         self, entries: Iterable[Entry], known: RunRecord | None, *, finished: bool
     ) -> RunRecord:
         """The record of the run after its last job; `known` is that of an earlier call."""
+        # 1. Where nothing ran that was not known already, the moment and the command of the
+        # former call stay.
         entries = list(entries)
         ran = any(not entry.cached and entry.status is not Status.SKIPPED for entry in entries)
         same = known if known is not None and known.finished and not ran else None
@@ -149,6 +151,8 @@ class RunRecord:
         counted["measurement_failed"] = sum(
             entry.status is Status.OK and not entry.final for entry in entries
         )
+        # 2. Conditions, source and commit are those of the jobs, as their rows carry them: some
+        # may be older than this call.
         return replace(
             self,
             finished=(same.finished if same else now()) if finished else "",

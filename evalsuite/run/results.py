@@ -57,15 +57,20 @@ def catch_up(out: Path) -> None:
     Raises:
         RecipeError: there are no results yet, and the recipe names what is not there any more.
     """
+    # 1. A run that has ended wrote its results itself.
     record = read_record(out)
     if record is None or record.finished or not (out / JOURNAL).is_file():
         return
+    # 2. The jobs, by the recorded recipe; where it cannot be read any more, the results stay as
+    # they are.
     try:
         jobs = jobs_of(parse_recipe(record.recipe_text, f"the recipe in {out / 'run.json'}"))
     except RecipeError:
         if (out / RESULTS).is_file():
             return  # what it held when it was stopped
         raise
+    # 3. Write what of the journal still holds, and put it there unless the run has ended
+    # meanwhile.
     with offline("a report downloads nothing"):
         entries = _holding(jobs, read_journal(out / JOURNAL))
     if not entries and (out / RESULTS).is_file():
@@ -214,6 +219,7 @@ def standing(folder: Path) -> Standing:
     """
     import pyarrow.parquet as pq
 
+    # Compare the source digest that each job's rows carry with that of the code as it is now.
     record = read_record(folder)
     if record is None:
         return Standing(folder, lack=f"{FILE} is damaged")

@@ -88,12 +88,16 @@ def run_recipe(
         DataError: the data of a workload cannot be read; nothing was run or written.
         KeyboardInterrupt: after what was measured is safe.
     """
+    # 1. Data first: where those of a job that is asked for cannot be read, nothing is run or
+    # written.
     take_fingerprints_anew()
     try:
         wanted = (choice or Choice()).workloads(jobs_of(recipe))
     except ValueError as error:
         raise RunError(str(error)) from error
     unread = _unread(recipe, wanted)
+    # 2. One process in a folder at a time, and one recipe, whose run may have grown by seeds but
+    # not lost any.
     with _locked(out):
         known = read_record(out)
         if known is not None and known.holds(recipe, grown=True):
@@ -107,6 +111,7 @@ def run_recipe(
                 f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); this"
                 f" one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
             )
+        # 3. Run. What was measured is kept however it ends.
         try:
             run = _Run(
                 recipe, out, cache, executor, progress, workers, command, choice or Choice(), unread
@@ -197,12 +202,14 @@ class _Run:
 
     def run(self, known: RunRecord | None) -> RunRecord:
         """Do the work; `known` is the record of an earlier call of this run, if there was one."""
+        # 1. The record before the first job, so that a run that is killed can be told from none.
         self._record = self._record.again(known) if known is not None else self._record
         self._check_workloads()
         write_record(self._record, self._out)
         self._progress.begin(len(self._state.jobs))
         finished = False
         try:
+            # 2. Start what can be started, wait for an end, and keep what came of it.
             while self._ready or self._inputs:
                 self._advance()
                 import pyarrow.parquet  # noqa: F401  # now, while jobs run: a Ctrl-C is not to wait for it
@@ -213,9 +220,13 @@ class _Run:
                     self._let_times_be_taken()
                 for assignment, found in ended:
                     self._finish(assignment, found)
+                # Jobs that other runs do now give no signal: they are asked for again after a
+                # pause.
                 if self._elsewhere and time.monotonic() - begun < _PAUSE:
                     time.sleep(_PAUSE)
             finished = len(self._state.entries) == len(self._state.jobs)
+        # 3. However it ends: stop the jobs, give up the claims, and write rows and record from
+        # the journal.
         finally:
             self._executor.stop()
             self._claims.close()
@@ -241,6 +252,8 @@ class _Run:
         networks is made.
         """
         for part in self._recipe.workloads:
+            # Only where a network must be made anew: a workload that was checked, and whose
+            # networks are all there, is not loaded again.
             check = getattr(part.target, "check", None)
             first = [
                 each
@@ -338,17 +351,22 @@ class _Run:
         self._line_up(self._places[job.id])
 
     def _start(self, job: Job) -> None:
+        # 1. One run alone does a job. Another's job is looked at again later: its outcome will be
+        # in the cache.
         key = key_of(self._inputs[job.id])
         host = self._hosts.of(job) if self._executor.remote else ""
         if host is None or not self._claims.take(key):
             self._elsewhere.append(self._places[job.id])
             return
+        # 2. The network that it takes may have been removed from the cache: then that is made
+        # again first.
         network = self._state.network_of(job) if job.needs else None
         if job.needs and network is None:
             self._claims.release(key)
             self._line_up(self._places[job.id])
             self._make_again(job.needs)
             return
+        # 3. Between the first look and the claim another run may have finished it.
         entry = (
             None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
         )
@@ -357,6 +375,7 @@ class _Run:
             del self._inputs[job.id]
             self._keep(job, entry)
             return
+        # 4. Start it, with all that its row will say of the conditions.
         log, scratch = self._out / "logs" / f"{job.id}.log", self._cache.scratch()
         alone = {"jobs_at_a_time": 1} if job.timed else {}
         conditions = {**self._conditions, **alone, MEASURED: now()}
@@ -427,6 +446,7 @@ class _Run:
     def _keep(self, job: Job, entry: Entry) -> None:
         self._hosts.learn(job, entry)
         self._state.entries[job.id] = entry
+        # What the journal knows as it is now, it need not be told again.
         known = self._state.before.get(job.id)
         new = not (
             entry.cached
@@ -438,6 +458,7 @@ class _Run:
         if new:
             self._journal.append(entry)
         self._left[_kind(job)] -= 1
+        # Jobs that take this one's network can be looked at now.
         for each in self._state.followers.get(job.id, ()):
             if each.id not in self._state.entries and each.id not in self._inputs:
                 heappush(self._ready, self._places[each.id])

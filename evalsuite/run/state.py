@@ -57,6 +57,7 @@ class Choice:
             return {job.id for job in jobs}
         known = {job.id: job for job in jobs}
         found: set[str] = set()
+        # 1. The jobs that fit a pattern.
         for pattern in self.only:
             fitting = [job.id for job in jobs if fnmatchcase(job.id, pattern)]
             if not fitting:
@@ -66,6 +67,7 @@ class Choice:
                     f" {example}"
                 )
             found.update(fitting)
+        # 2. What these need, and what that needs in turn.
         waiting = list(found)
         while waiting:
             needed = known[waiting.pop()].needs
@@ -244,6 +246,8 @@ def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
     """What a run would do, without doing it."""
     state = State(jobs_of(recipe), read_journal(out / JOURNAL), replace(cache, spare=out / CACHE))
     planned: list[Planned] = []
+    # As a run would go on, but that a job which would run is not run: what needs it waits, since
+    # its key depends on a network that is not there yet.
     for job in state.jobs:
         if job.needs and job.needs not in state.entries:
             planned.append(

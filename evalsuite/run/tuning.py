@@ -96,6 +96,8 @@ def tuning_recipe(
         ValueError: a workload has no such option; a seed, or a rate, is given twice; or a seed is
             the recipe's own.
     """
+    # 1. There must be a rate to choose, with seeds that no comparison uses: else test data would
+    # be met by networks that took part in the choice.
     for part in recipe.workloads:
         if "learning_rate" not in option_names(part.target):
             raise ValueError(
@@ -111,6 +113,8 @@ def tuning_recipe(
         raise ValueError(
             f"seed {shared[0]} is one that {file} compares by: choose others with --seeds"
         )
+    # 2. Each workload once at each rate, each variant that trains, and no test but one that says
+    # how a network does.
     tree = plain(read_tree(recipe.text))
     workloads = [
         {**_entry(given), "name": _named(recipe, part, rate), "learning_rate": rate}
@@ -175,6 +179,7 @@ def tuned(
     rows = frame[frame["step"] == TRAIN]
     for workload in recipe.workloads:
         for variant in recipe.trained:
+            # 1. The rows of the workload at each rate.
             own = {
                 rate: rows[
                     (rows["workload"] == _named(recipe, workload, rate))
@@ -185,6 +190,7 @@ def tuned(
             if all(_untrained(part) for part in own.values()):
                 continue
             failed = next((text for part in own.values() if (text := _failure(part))), "")
+            # 2. The validation loss, under whichever name the task gives it, by rate and seed.
             own = {rate: part[part["metric"].str.startswith(_PREFIX)] for rate, part in own.items()}
             metric = next((name for part in own.values() if (name := _loss(part))), "")
             losses = {

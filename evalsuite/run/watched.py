@@ -61,12 +61,15 @@ class _Watch:
             received = signal.sigtimedwait(
                 {*_PASSED_ON, signal.SIGCHLD}, _PAUSE if board.read() is None else _TICK
             )
+            # 1. Signals that end or stop the command go on to it; those of the terminal it has
+            # had itself.
             if (
                 received is not None
                 and received.si_signo in _PASSED_ON
                 and received.si_code != _KERNEL
             ):
                 tree.kill([self._pid], signal.Signals(received.si_signo))
+            # 2. Its end, or its pause, which this process shares.
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
                 # for the shell; this line returns when it continues the command
@@ -74,6 +77,7 @@ class _Watch:
                 tree.kill([self._pid], signal.SIGCONT)
             elif pid:
                 return self._code(os.waitstatus_to_exitcode(status))
+            # 3. Or its share is spent: then it is ended here, whatever it is doing.
             if message := self._trespass():
                 tree.kill([self._pid])
                 os.waitpid(self._pid, 0)
@@ -99,12 +103,15 @@ class _Watch:
 
     def _trespass(self) -> str:
         """What ends the command; "" where nothing does."""
+        # 1. The machine's memory, whatever is being read.
         held = tree.memory_of([self._pid])
         if held > self._most:
             return (
                 f"the command holds {gib(held)}, and this machine has no more; give it less data,"
                 " or more memory"
             )
+        # 2. What the command has announced: the file that it reads, and its share of memory and
+        # of the processor.
         announced = board.read()
         if announced is None:
             return ""
@@ -117,6 +124,7 @@ class _Watch:
                 f"{name}: takes too long, more than its share of the processor; set {SECONDS}=600"
                 " for more"
             )
+        # 3. Neither progress nor work: as with a file that never gives a byte.
         if number != self._number or spent > self._spent:
             self._number, self._spent, self._idle = number, spent, 0.0
         self._idle += _TICK

@@ -49,11 +49,14 @@ def accept(order: Order, workers: int) -> Assignment:
     Raises:
         Refused: here the job would be another than its key says, or what it needs is not here.
     """
+    # 1. Whether this process may start jobs, and still runs the source that it would tell of.
     host = conditions(workers)["host"]
     if multiprocessing.current_process().daemon:
         raise Refused(f"a daemon of {host} may start no job: start Dask's workers with --no-nanny")
     if any(edited(*code) for code in _RAN):
         raise Refused(f"the source was edited since this worker of {host} began; start it again")
+    # 2. Compute the key anew, from this machine's source, data and libraries: with another key,
+    # the row would say what was not measured.
     try:
         os.chdir(order.folder)
         job = _read(order.recipe)[1][order.job]
@@ -65,6 +68,7 @@ def accept(order: Order, workers: int) -> Assignment:
     if key_of(inputs) != order.key:
         told = changed(order.inputs, inputs) or "the order names another key than its inputs have"
         raise Refused(f"{host} would measure another thing as {order.job}: {told}")
+    # 3. The network that it takes must be visible here.
     shared, taken = _cache_of(order), Path(order.taken)
     if not shared.folder.is_dir() or (order.taken and not _is_here(taken)):
         where = taken if order.taken else order.cache

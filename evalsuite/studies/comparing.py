@@ -130,6 +130,8 @@ class Line:
 
 def lines_of(pair: Pair) -> list[Line]:
     """All measurements of the networks that both runs have, in the first run's order."""
+    # Each measurement of a network that both runs have, with the seeds' values of either run;
+    # clocks are marked, as two runs met other neighbours.
     measured, cells = pair.content.measured, pair.content.whole
     cells = cells[cells["metric"] != ""]
     reasons = {
@@ -145,6 +147,7 @@ def lines_of(pair: Pair) -> list[Line]:
             measured.values(each["workload"], run, each["step"], each["metric"], each["setting"])
             for run in (pair.first, pair.second)
         )
+        # Why it cannot be compared: a run has no value, or the runs share no seed.
         lacks = [
             f"{run}: {reasons[(*place, run)] or 'no value'}"
             for run, found in ((pair.first, first), (pair.second, second))

@@ -33,6 +33,7 @@ def write_comparison(
             f"{out}: is a run's folder, whose report would be overwritten; name another with --out"
         )
     out.mkdir(parents=True, exist_ok=True)
+    # The page for readers, JSON for programs, and JUnit's XML for what shows gates as tests.
     page = write_content(pair.content, out)[0]
     found = {
         "first": str(runs[0]),

@@ -128,6 +128,8 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
         Refused: a gate names a metric without direction, and says none itself.
     """
     found = []
+    # A pattern passes over metrics without direction, but a gate that names nothing else is a
+    # mistake.
     for gate in gates:
         every = [line for line in lines if gate.matches(line)]
         named = [
@@ -154,6 +156,7 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
 
 
 def _judged(gate: Gate, line: Line) -> tuple[str, str]:
+    # 1. What no interval can tell: clocks, a number that is gone, and too few seeds.
     if line.clock:
         return (
             UNMEASURED,
@@ -170,12 +173,14 @@ def _judged(gate: Gate, line: Line) -> tuple[str, str]:
     if found.low is None or found.high is None:
         return UNMEASURED, f"{line.text}: take two seeds or more"
     higher = (gate.direction or line.direction) == Direction.HIGHER.value
+    # 2. A constant difference of a fraction of samples has no spread, but is no proof either.
     if found.constant and found.mean and line.unit == SAMPLED:
         lost = -found.mean if higher else found.mean
         why = (
             "the same difference of a fraction of samples in every seed says nothing of its spread"
         )
         return FAILS if lost >= gate.margin else UNMEASURED, f"{line.text}: {why}"
+    # 3. Non-inferiority: the end of the interval on the side of loss is less than the margin.
     lost = -found.low if higher else found.high
     outcome, verb = (PASSES, "excludes") if lost < gate.margin else (FAILS, "does not exclude")
     return (

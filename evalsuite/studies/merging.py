@@ -54,9 +54,11 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
         raise Refused(f"merge takes two runs or more, got {len(folders)}")
     if (out / "results.parquet").exists():
         raise Refused(f"{out}: has results already; name a new folder")
+    # 1. Read all, and refuse runs in which one name means two things.
     records = [_record(folder) for folder in folders]
     frames = [read_results(folder).drop(columns="run") for folder in folders]
     _check_alike(folders, records, frames)
+    # 2. Of each job one run's rows, with that run's files.
     owners = _owners(folders, frames)
     united = pd.concat([rows for _, rows in owners.values()], ignore_index=True)
     files = [file for job, (folder, _) in owners.items() for file in _files_of(job, folder)]
@@ -64,6 +66,7 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
     for folder, file in files:
         (out / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder / file, out / file, follow_symlinks=False)
+    # 3. Write rows, record and digests as a run does, so that the folder reads as a run's.
     write_table(as_table(united), out / "results.parquet")
     record = _merged_record(folders, records, united)
     write_record(replace(record, results=digest_of(out / "results.parquet")), out)
@@ -110,6 +113,7 @@ def _check_alike(
     """Refuse runs in which one name means different things: baseline, data, step and options,
     whatever workload they are of.
     """
+    # Each pair: a name that only one of two has cannot differ.
     runs = zip(folders, records, frames, strict=True)
     for (first, before, measured), (folder, record, frame) in combinations(runs, 2):
         both, pair = f"{first} and {folder}", [measured, frame]
@@ -120,6 +124,8 @@ def _check_alike(
                 raise Refused(
                     f"{both}: the data of {name} differ; give the workloads different names"
                 )
+        # A step's name means its stage and the step that it follows; its options are compared
+        # below, as the rows carry them.
         one, other = (
             {step["name"]: (step["stage"], step["after"]) for step in r.steps}
             for r in (before, record)
@@ -171,6 +177,8 @@ def _owners(
 def _merged_record(
     folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame
 ) -> RunRecord:
+    # The first record, with all that differs between the runs united; it has no digest, because
+    # it is no recipe's run.
     jobs = united.drop_duplicates(_JOB)
     counts = Counter(
         Status.OK.value if metric else status

@@ -50,6 +50,7 @@ def side_by_side(first: Path, second: Path) -> Pair:
     """
     one, other = (folder.resolve().name for folder in (first, second))
     labels = (one, other) if one != other else (f"{one} (first)", f"{other} (second)")
+    # 1. The networks that both runs have.
     frames, records = zip(*(_read(folder) for folder in (first, second)), strict=True)
     every = [dict.fromkeys(frame[_NETWORK].itertuples(index=False, name=None)) for frame in frames]
     common = [network for network in every[0] if network in every[1]]
@@ -61,6 +62,8 @@ def side_by_side(first: Path, second: Path) -> Pair:
             f"{first} and {second} have no network in common: {told}; compare runs of the same"
             " recipe"
         )
+    # 2. Name each network as a workload, and each run as a variant: then a run's report compares
+    # the two.
     names = {network: ", ".join(network) for network in common}
     alone = [
         f"not compared, since only {label} has them: {_listed(lacking)}"
@@ -73,6 +76,7 @@ def side_by_side(first: Path, second: Path) -> Pair:
     joined = pd.concat(parts, ignore_index=True)
     record = _record(records, labels, names)
     question = f"Does {labels[1]} differ from {labels[0]}?"
+    # 3. Beside it, what else differs: the reader must know that the code is not all that changed.
     return Pair(
         *labels,
         Run(joined, record, labels[0], question),
@@ -138,6 +142,7 @@ def _differing(
 ) -> list[str]:
     """What else differs than what is to be compared: machine, versions, data, options, seeds."""
     found = []
+    # 1. The machine and the versions, but for the moment.
     for key, what in (("machine", "the machine"), ("versions", "the versions")):
         one, other = (record.table(key) for record in records)
         names = [
@@ -150,6 +155,7 @@ def _differing(
             for name in names
         )
         found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
+    # 2. The data, by their fingerprints; then options and seeds.
     for name in records[0].table("data").keys() & records[1].table("data").keys():
         own, now = (record.text("data", name, "fingerprint") for record in records)
         found += (
@@ -171,6 +177,7 @@ def differing_options(
         columns: which options.
     """
     found = []
+    # For each kind of options, the value at each place in either run.
     for column in columns:
         key = [*network, "step"] if column == "options" else [*network]
         # A split differs between seeds by design, so it alone is compared seed by seed.

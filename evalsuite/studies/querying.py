@@ -44,11 +44,14 @@ def answer(sql: str, folders: Sequence[Path], form: str) -> str:
         import duckdb
     except ImportError as error:
         raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
+    # 1. The rows as a table, and a share of memory and time that goes by their size.
     table = as_table(read_results(*folders))
     share = Share.of(table.nbytes)
     # the answer, and its text, need room too
     settings = {**_SETTINGS, "memory_limit": f"{share.memory // 2}B"}
     with within(share, "the statement"), duckdb.connect(config=settings) as connection:
+        # 2. One statement that selects: no statement may write files, load extensions or undo the
+        # limits.
         connection.register(TABLE, table)
         connection.execute("SET lock_configuration = true")
         try:

@@ -99,6 +99,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
         ValueError: the run measures no such endpoint, its unit has no per cent, or no number of
             seeds helps.
     """
+    # 1. The endpoint that the words mean.
     every = [(matrix.variant, row) for matrix in Run.of(folder).matrices for row in matrix.rows]
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
     question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)
@@ -113,6 +114,8 @@ def standing(folder: Path, goal: Goal) -> Standing:
             f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit,"
             " without %"
         )
+    # 2. How wide each of its intervals is, and how many seeds more it takes; the most of them
+    # decides.
     told = [cell for variant, row in rows for cell in _cells(variant, row, goal)]
     wanted = [more for more, _ in told if more is not None]
     if not wanted:

@@ -73,6 +73,8 @@ class Regression:
         """The metrics of a tally (5 * values,): RMSE, mean absolute error, and the mean over values
         of R squared.
         """
+        # Sums over all batches: the errors' squares and sizes, and the targets' first two
+        # moments, from which the spread about their mean follows.
         count, squared, absolute, total, squares = tally.reshape(5, -1)
         # R squared is not defined where targets do not vary, beyond what rounding leaves.
         spread = squares - total * total / count

@@ -22,6 +22,7 @@ def sample_tallies(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
     """
     import torch
 
+    # 1. All at once, where the task can.
     if _is_of_samples(task):
         try:
             tensor: torch.Tensor = task.tallies(outputs, targets)  # type: ignore[attr-defined]
@@ -30,6 +31,7 @@ def sample_tallies(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
         return tensor
     if len(targets) > _MOST:
         return None
+    # 2. Else one sample at a time.
     places = [slice(place, place + 1) for place in range(len(targets))]
     try:
         return torch.stack([task.tally(outputs[one], targets[one]) for one in places])

@@ -125,10 +125,13 @@ def scores(
     tallies: list[list[torch.Tensor | None]] = [[] for _ in runs]
     kept: list[list[torch.Tensor]] = [[] for _ in runs]
     with torch.no_grad():
+        # 1. Each batch once, through all networks.
         for inputs, targets in split.batches(_batch(len(runs), split, batch)):
             made = [run(inputs).cpu() for run in runs]
             if seen is not None:
                 seen(made)
+            # 2. Sums of tallies: a metric is computed of the sums at the end, since a mean over
+            # batches of different sizes would be another number.
             single = [sample_tallies(split.task, outputs, targets) for outputs in made]
             sums = [
                 split.task.tally(outputs, targets) if own is None else own.sum(0)
@@ -142,6 +145,7 @@ def scores(
             for outputs, known in zip(made, kept, strict=True):
                 if decisions and not (decided := split.task.decisions(outputs)).is_floating_point():
                     known.append(decided)
+    # 3. The metrics, and the decisions where they are asked for.
     return [
         Score(_metrics(total, single, split), torch.cat(known) if known else None)
         for total, single, known in zip(totals, tallies, kept, strict=True)

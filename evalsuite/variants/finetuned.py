@@ -46,8 +46,11 @@ class SwapFinetuned(Swapped):
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         from evalsuite.reluize.training import distilled, fit
 
+        # 1. The swap, with its refit where that is asked for.
         kind = SwapRefit if self.refit else Swapped
         made = kind(self.base, self.to).make(setup, base)
+        # 2. A short training at a low rate; with a teacher, the unswapped network's outputs are
+        # part of the loss.
         teacher = required(base, self.base)
         loss = distilled(setup.train.task, teacher, self.distill) if self.distill else None
         found = fit(

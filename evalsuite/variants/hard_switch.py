@@ -61,6 +61,7 @@ class HardSwitch:
     def _switch(self, module: nn.Module) -> Callable[[float], None]:
         from lambda_gelu.activations.census import census, substitute
 
+        # Found before training begins, so that a network that has none is refused at once.
         left = {
             id(use.module)
             for use in census(module, gates=True)
@@ -73,6 +74,7 @@ class HardSwitch:
             )
 
         def switch(progress: float) -> None:
+            # Once, at the first step after `start`; the weights go on as they are.
             if progress > self.start and left:
                 substitute(module, {each: maker(self.to)(1) for each in left})
                 left.clear()

@@ -49,6 +49,8 @@ class PostHoc:
         from evalsuite.reluize.training import fit
         from lambda_gelu.harden_network import harden
 
+        # 1. Make a copy whose activations can be hardened; lambda is not learnt, and rises from
+        # the first step on.
         trained = required(base, self.base)
         try:
             hardening = harden(
@@ -64,6 +66,7 @@ class PostHoc:
                 f"the network of {self.base!r} cannot be hardened; choose as `base` one with a"
                 f" smooth activation, such as 'gelu' ({error})"
             ) from error
+        # 2. Train shortly while it rises, and note its course.
         profile = HardnessProfile(hardening.module, learning_until=0.0)
 
         def before_step(progress: float) -> None:
@@ -79,6 +82,7 @@ class PostHoc:
             rate=self.rate,
             before_step=before_step,
         )
+        # 3. Swap, now that the activations are nearly ReLU.
         budget = base_budget(setup.workload) + self.share
         return swapped(
             Made(hardening.module, train_loss=loss, budget=budget, profile=profile.finish())

@@ -181,6 +181,7 @@ def train(
             f" {original}`: swapped, swap-refit, swap-recalibrated, swap-finetuned or post-hoc; or"
             " write `start: pretrained`"
         )
+    # 1. Build the network, and show that it executes the activation.
     module = built(setup, activation, make)
     profile = HardnessProfile(module, learning_until=learning_until)
     # The profile first: where hardening begins it shows what was learnt.
@@ -190,6 +191,7 @@ def train(
         for call in calls:
             call(progress)
 
+    # 2. Train it, with what is called before each step.
     c = HARDNESS_STEP if step is None else step
     loss = fit(
         module, setup.train, setup.workload, seed=setup.seed, step=c, before_step=before_step

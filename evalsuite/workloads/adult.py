@@ -181,6 +181,7 @@ class AdultMLP(Budget):
                 f" to a scikit-learn folder that holds OpenML's data set {_OPENML}; or set"
                 " `download: true`"
             )
+        # From OpenML, whose columns have other names and mark what is missing as NaN.
         from sklearn.datasets import fetch_openml
 
         table: pd.DataFrame = fetch_openml(

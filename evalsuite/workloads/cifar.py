@@ -125,6 +125,7 @@ def _binary(files: Sequence[Path], layout: Layout) -> tuple[Samples, np.ndarray]
 
     from evalsuite.workloads.pixels import Pixels
 
+    # Records of label bytes and pixels; of CIFAR-100's two labels the last is the fine one.
     record, parts = layout.label_bytes + _PIXELS, []
     for file in files:
         content = np.fromfile(file, np.uint8)
@@ -224,6 +225,7 @@ def cifar_data(folder: str, classes: int) -> Data:
     from evalsuite.samples import Chosen
     from evalsuite.workloads.pixels import flipped_and_cropped
 
+    # 1. The given parts, of which the test part stays as it is.
     layout = LAYOUTS[classes]
     train_files, test_files = cifar_files(folder, layout)
     (images, targets), (test_images, test_targets) = (
@@ -234,6 +236,7 @@ def cifar_data(folder: str, classes: int) -> Data:
             f"{train_files[0].parent}: {len(targets)} images to train with, of which {_SIZES[0]}"
             f" are for calibration and {_SIZES[1]} for validation; take the whole of {layout.name}"
         )
+    # 2. Calibration and validation are cut from the training part, stratified by class.
     calibration, validation, train = (
         Split(Chosen(images, part.tolist()), torch.from_numpy(targets[part]))
         for part in partition(targets, _SIZES)

@@ -86,6 +86,8 @@ class FashionMLP(Budget):
         """
         files = self._files()
         contents = [content(file) for file in files]
+        # Calibration and validation are cut from the training part, stratified by class; the test
+        # part is the data set's own.
         images, labels, test_images, test_labels = map(parse_idx, contents, files)
         parts = [
             (images[part], labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))

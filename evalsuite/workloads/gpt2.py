@@ -32,6 +32,7 @@ def text_files(folder: Path) -> list[list[Path]]:
     """The files of training, validation and test, which have train, valid or test as a word in
     their names. Raises FileNotFoundError: a part has none.
     """
+    # A part's name must be a word of the file's name: "test" in "latest.txt" is none.
     files = (
         sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
         if folder.is_dir()
@@ -138,6 +139,7 @@ class GPT2Small(Budget):
 
     def _tokens(self) -> list[torch.Tensor]:
         """The tokens of training, validation and test, each (n,), int64."""
+        # 1. One file is split; a folder has a file, or several, for each part.
         place = self._place()
         if place.is_file():
             texts, names = _split(place.read_bytes()), [str(place)] * 3
@@ -145,6 +147,7 @@ class GPT2Small(Budget):
             parts = text_files(place)
             texts = [b"".join(file.read_bytes() for file in files) for files in parts]
             names = [str(files[0]) for files in parts]
+        # 2. Encode each part, and refuse what is too short: training needs two windows.
         encode = self._encoder()
         found = [encode(text, name) for text, name in zip(texts, names, strict=True)]
         for tokens, name, least in zip(found, names, (2, 1, 1), strict=True):
@@ -159,6 +162,7 @@ class GPT2Small(Budget):
     def _encoder(self) -> Callable[[bytes, str], torch.Tensor]:
         import torch
 
+        # Without a tokenizer each byte is a token.
         if not self.tokenizer:
             return lambda text, _: torch.frombuffer(
                 bytearray(text or b"\0"), dtype=torch.uint8
@@ -166,6 +170,7 @@ class GPT2Small(Budget):
         tokenizer = _tokenizer(self.tokenizer)
 
         def encode(text: bytes, name: str) -> torch.Tensor:
+            # Line by line, which a tokenizer encodes in parallel.
             try:
                 lines = text.decode().splitlines(keepends=True)
             except UnicodeDecodeError as error:
