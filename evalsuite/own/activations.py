@@ -196,6 +196,8 @@ def _places(
     """How often a run executes each replaceable row; and by row and path where, with the
     channels.
     """
+    # Run a copy whose hooks tell two things: which layer made a tensor, and which tensor an
+    # activation took. The layer decides which dimension holds the channels.
     watched = duplicate(network).eval()
     rows = {use.path: use.traits.name for use in census(watched) if is_replaceable(use.traits)}
     counts: Counter[str] = Counter()
@@ -208,6 +210,8 @@ def _places(
 
     def see(_: nn.Module, args: tuple[torch.Tensor, ...], *, path: str) -> None:
         x = args[0]
+        # An id alone may be that of a tensor that is gone: the reference tells whether it is this
+        # one.
         reference, layer = makers.get(id(x), (None, None))
         dimension = _dimension(x, layer if reference is not None and reference() is x else None)
         counts.update([rows[path]])

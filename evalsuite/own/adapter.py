@@ -143,6 +143,8 @@ def _parts(example: Inputs, inputs: tuple[str, ...]) -> tuple[tuple[Any, ...], t
 def _called(module: Adapted, example: Inputs) -> Any:
     """What a copy in evaluation mode gives, before it is picked where `output` is ""."""
     name = type(module.network).__name__
+    # 1. Whether forward takes what the data give, by its signature alone: its own error could
+    # mean anything.
     parts = [example[key] for key in module._keys] if module._keys else [example]
     positional, named = (
         ([], dict(zip(module._names, parts, strict=True))) if module._names else (parts, {})
@@ -160,6 +162,7 @@ def _called(module: Adapted, example: Inputs) -> Any:
             f"the model: {name}.forward takes {', '.join(takes)}, but the data give {given}"
             f" ({error}); choose by `inputs: [...]`, or name the data's fields as forward does"
         ) from error
+    # 2. Call it in evaluation mode, and give each module its own mode back.
     modes = {each: each.training for each in module.modules()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

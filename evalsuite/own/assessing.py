@@ -79,6 +79,7 @@ def _set(options: dict[str, Any], setting: str) -> None:
     name, equals, text = setting.partition("=")
     if not equals:
         raise OwnError(f"--set {setting!r}: write OPTION=VALUE, as epochs=5 or data.target=price")
+    # 1. The option, and its value as YAML would read it.
     first, *rest = name.split(".")
     known = option_names(Own)
     if first not in known:
@@ -89,6 +90,8 @@ def _set(options: dict[str, Any], setting: str) -> None:
         raise OwnError(
             f"--set {setting}: the value is no YAML; put texts with signs into quotes"
         ) from error
+    # 2. Where it goes: the option itself, or a place inside, as data.target; an option that was a
+    # text becomes the mapping that the text stands for.
     if not rest:
         options[first] = value
         return
@@ -199,6 +202,7 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
     from evalsuite.run.progress import progress_of
     from evalsuite.run.runner import run_recipe
 
+    # 1. The same recipe on a few samples, without a search for a budget, in a cache of its own.
     small = asked.miniature(_MINIATURE)
     recipe = parse_recipe(small.text())
     executor, workers = processes(recipe)
@@ -211,6 +215,7 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
             progress_of("none"),
             workers=workers,
         )
+    # 2. A line for each variant's making, and for each stage on the baseline.
     frame = read_results(folder / "run")
     for variant in recipe.variants:
         made = frame[(frame.variant == variant.name) & (frame.step == TRAIN)]
@@ -284,6 +289,7 @@ def _table(frame: pd.DataFrame) -> list[str]:
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
+        # Rows that can be averaged and compared: with a value and a direction, and no clock.
         told = rows[rows.value.notna() & (rows.direction != "neutral") & ~rows.timing]
         if told.empty:
             lines.append([step, *["-" for _ in variants]])
@@ -341,6 +347,7 @@ def relu_ized(
     `out/run`. Raises OwnError: something is wrong with the model or the data; or no treatment gave
     a network.
     """
+    # 1. Look at model and data before anything is trained.
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
     if not asked.examined.activation:
         cure = (
@@ -348,6 +355,7 @@ def relu_ized(
             " weights"
         )
         raise OwnError(f"the model: an ONNX file has no activations to replace: {cure}")
+    # 2. Run every treatment that the start allows.
     run = out / "run"
     recipe = kept_recipe(asked, run)
     execute(
@@ -358,6 +366,7 @@ def relu_ized(
         progress=progress,
         command=f"evalsuite relu-ize {options['model']}",
     )
+    # 3. Keep the best by validation data; test data only tell what it costs.
     best = _best(read_results(run), recipe.baseline)
     doubts = doubted(asked, run)
     how = _save(
@@ -428,6 +437,7 @@ def _save(own: Own, network: Path, out: Path) -> str:
     """Write the network in the layout of the user's model; how to load it."""
     from evalsuite.networks import load_network
 
+    # 1. The network as its user's own module, with the user's own names.
     data = own.data()
     module = load_network(network, own, data).module
     example = data.calibration.first(_COMPARED)
@@ -439,6 +449,8 @@ def _save(own: Own, network: Path, out: Path) -> str:
         own=own.places,
         example=example,
     )
+    # 2. What from_pretrained's users need beside the weights is copied from the original's
+    # folder.
     if saved.form == "pretrained":
         folder = Path(own.model_choice.path.partition(":")[2]).expanduser()
         for pattern in (

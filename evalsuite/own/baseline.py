@@ -41,6 +41,7 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
     """What is doubtful of a trained classifier on samples of the training part, as sentences;
     none of other tasks.
     """
+    # 1. Labels: another order shows in the correlations of targets and outputs.
     task = getattr(data.task, "task", data.task)
     if isinstance(task, MultiLabel):
         swaps = _swapped_labels(*_answers(module, data), data.class_names)
@@ -51,11 +52,13 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
         )
     if not isinstance(task, Classification):
         return []
+    # 2. Classes: all that is asked follows from the confusion matrix of a few training samples.
     confusion = _confusion(module, data)
     count = confusion.sum()
     if count < _FEWEST:
         return []
     right, most = float(np.trace(confusion)) / count, float(confusion.sum(1).max()) / count
+    # No better than naming the most frequent class: it may be trained for other data.
     sentences = []
     if right <= most:
         guess = f"always naming the most frequent class is right for {most:.0%}"
@@ -63,6 +66,7 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
             f"the model is right for {right:.0%} of {count:,} training targets, no better than a"
             f" guess: {guess}"
         )
+    # A permutation that makes it right tells that data and model number the classes differently.
     if swaps := _swaps(confusion, right, data.class_names):
         sentences.append(
             f"another order of the classes would make it right: {swaps}; see `data.labels` and"

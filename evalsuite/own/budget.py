@@ -77,10 +77,13 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
     """
     if not _searching.get():
         return Found(epochs or own.epochs, rate or own.learning_rate, "not tested")
+    # 1. The cache, which a run of many seeds asks again and again.
     rate = rate or (own.learning_rate if epochs else 0.0)
     file = _file(own, rate, epochs)
     if (known := _kept(file)) is not None:
         return known
+    # 2. Search with the workload's threads, since the time of an epoch decides how long it goes
+    # on.
     threads = torch.get_num_threads()
     torch.set_num_threads(own.threads)
     try:
@@ -95,6 +98,7 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
         return Found(epochs or own.epochs, rate or own.learning_rate, said[:300])
     finally:
         torch.set_num_threads(threads)
+    # 3. Keep what was found.
     _keep(found, file)
     # Who gives what was found has it tested already.
     _keep(found, _file(own, found.learning_rate, found.epochs))

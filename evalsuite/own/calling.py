@@ -191,11 +191,13 @@ def assess(
     from evalsuite.run.progress import progress_of
     from evalsuite.run.runner import run_recipe
 
+    # 1. A job that imports this script must not begin the assessment anew.
     if multiprocessing.parent_process() is not None:
         raise OwnError(
             "a job imports the script that calls assess(): call it under `if __name__ =="
             " '__main__':`"
         )
+    # 2. What is in memory alone is written for the jobs, and named by a reference.
     parts = {"train": train, "validation": validation, "test": test}
     samples = _samples(
         data, targets, {name: each for name, each in parts.items() if each is not None}
@@ -206,6 +208,7 @@ def assess(
     home = Path(out) if out is not None else Path("runs") / name_of(model)
     given = options_of(_sent_model(model, home), _sent_data(samples, home), **named, settings=[])
     given = _sent({**given, **options}, home)
+    # 3. From here on as the command: a recipe, a run, a report.
     asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
     folder = Path(out) if out is not None else Path("runs") / asked.name
     recipe = parse_recipe(asked.text())

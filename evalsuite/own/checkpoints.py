@@ -50,6 +50,7 @@ def read_checkpoint(file: Path) -> dict[str, Tensors]:
     Raises OwnError: there is no such file, or it is no safetensors file, a pickle of more than
     tensors, or holds none.
     """
+    # 1. A file of a kind that can be read without running its code.
     if file.suffix not in (*SUFFIXES, *_OLDER):
         raise OwnError(f"weights: {file} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
     check_plain(file)
@@ -62,6 +63,7 @@ def read_checkpoint(file: Path) -> dict[str, Tensors]:
         raise OwnError(
             f"weights: there is no file {file}{did_you_mean(str(file), beside) if beside else ''}"
         )
+    # 2. Its content, within a share of memory; a pickle may hold tensors and plain values alone.
     with reading(file):
         if file.suffix == ".safetensors":
             return {"": _safetensors(file)}
@@ -71,6 +73,7 @@ def read_checkpoint(file: Path) -> dict[str, Tensors]:
         raise OwnError(
             f"weights: {file} holds a {type(content).__name__}, no state dict; {_AS_TENSORS}"
         )
+    # 3. The state dicts in it: a training's checkpoint mostly has one beside optimizer and epoch.
     states = dict(_states(content))
     others = [str(key) for key, value in content.items() if not isinstance(value, torch.Tensor)]
     if others and states.keys() <= {""}:
@@ -350,6 +353,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnError:
     """What the state dict that is nearest lacks, has too many, or in another shape."""
+    # 1. The state dict whose names are most like the network's, with whatever prefix.
     here = {
         name: value
         for name, value in module.state_dict().items()
@@ -359,6 +363,7 @@ def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnE
     odd = next(((name, kind) for name in tensors if (kind := _without_values(tensors[name]))), None)
     if odd is not None:
         return OwnError(f"weights: {file}: {odd[0]} is {odd[1]}")
+    # 2. What differs: names on either side, and shapes.
     missing = [name for name in here if name not in tensors]
     unexpected = [name for name in tensors if name not in here]
     shapes = [

@@ -109,9 +109,11 @@ def assess(
     from evalsuite.run.console import cache_in, execute
 
     words = model, data, task, weights, start, set_ or []
+    # 1. Goals need stages of their own, whichever are asked for.
     goals = _told(lambda: Goals(max_loss, min_speedup, target))
     stages = ",".join(with_stages(stages.split(","))) if goals.given else stages
     asked = _asked(words, stages, against=against, seeds=seeds, quick=quick)
+    # 2. Say what was found, run, and report.
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
     read = _told(lambda: kept_recipe(asked, folder))
@@ -128,6 +130,7 @@ def assess(
         say(line)
     for line in warnings_of(asked):
         say(line)
+    # 3. Goals are judged only where the baseline is a trained network.
     if goals.given and not doubts:
         for line in _told(lambda: [*goals_met(goals, asked, folder)]):
             say(line)

@@ -65,12 +65,14 @@ def examine(own: Own) -> Examined:
     targets. Raises OwnError: something would go wrong; the text names the culprit, the value and
     the cure.
     """
+    # 1. Data whose parts share no sample: else a test would be met by what was learnt by heart.
     forget()
     data = own.data()
     try:
         check_disjoint(data)
     except ValueError as error:
         raise OwnError(f"the data: {error}") from error
+    # 2. The model, and the activations that variants replace.
     torch.manual_seed(0)
     module = _given(own, data)
     lines = [("model", _model(own, module))]
@@ -84,15 +86,19 @@ def examine(own: Own) -> Examined:
             f" replace{f'; {stay} stay' if stay else ''}"
         )
         lines.append(("activations", said))
+    # 3. The data, and one training step, in which most mistakes show themselves.
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
     _check_names(own, module, data)
+    # 4. A trained model can be doubted by what it answers.
     if own.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
     if own.start != "scratch" and not own.is_onnx:
         prepared = misprepared(own.model_choice, module, own.data_choice, data)
         lines += [("warning", sentence) for sentence in prepared]
+    # 5. What recipes go by: the inputs' range, for noise and boxes, and whether BatchNorm can be
+    # recalibrated.
     low, high = data.domain
     normalised = any(
         isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules()
@@ -216,12 +222,16 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
 
 
 def _stepped(module: nn.Module, data: Data) -> torch.Tensor:
+    # 1. Outputs of a few training samples that have a target, and whether they belong to the
+    # targets.
     chosen = data.train.labelled.nonzero().flatten()[:_STEP]
     inputs, targets = data.train.inputs[chosen], data.train.targets[chosen]
     module = duplicate(module).train()
     outputs = _outputs(module, inputs)
     if misfit := _misfit(data.task, outputs, data):
         raise OwnError(misfit)
+    # 2. A sample's output must not depend on the others of its batch: tests are counted one by
+    # one.
     if getattr(module, "batch", None) is None:  # else it is a file that takes batches of one size
         _check_alone(duplicate(module).eval(), inputs)
     if isinstance(module, OnnxNetwork):
@@ -231,6 +241,7 @@ def _stepped(module: nn.Module, data: Data) -> torch.Tensor:
                 " inputs"
             )
         return outputs
+    # 3. One step: the loss is finite, reaches parameters, and its gradients are finite.
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):
         raise OwnError(
@@ -296,6 +307,7 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
     """Why the model's outputs and the targets do not belong together; empty where they do."""
     from evalsuite.tasks import Classification, Embedding, MultiLabel, Regression
 
+    # 1. Shapes without the batch.
     task, targets = getattr(task, "task", task), data.train.targets
     wanted, found = tuple(targets.shape[1:]), tuple(outputs.shape[1:])
     shapes = (
@@ -307,6 +319,7 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
             f"the model's outputs are {outputs.dtype}: give logits or values, not classes, or"
             " choose another `output`"
         )
+    # 2. What each task asks of them.
     if isinstance(task, Classification):
         if not found or found[:-1] != wanted:
             return f"{shapes}: logits have one dimension more, the classes; choose another `output`"

@@ -45,12 +45,14 @@ def load_hugging_face(
         raise OwnError(
             f"the model: {model.path} needs transformers: pip install evalsuite[transformers]"
         ) from error
+    # 1. The configuration decides the architecture, and the task its head.
     place = _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
     with quiet(transformers), _told(model):
         config = transformers.AutoConfig.from_pretrained(place, **local)
     kind = _kind(transformers, config, task, model.path)
     _configure(config, model, kind.__name__, classes, start)
+    # 2. The module: with initial weights, with weights of a file, or with those of the folder.
     with quiet(transformers), _told(model):
         if start == "scratch":
             fresh: nn.Module = _from_config(kind, config)
@@ -66,6 +68,8 @@ def load_hugging_face(
             made, report = _loaded(type(fresh), None, config, state_dict=tensors)
         else:
             made, report = _loaded(kind, place, config, use_safetensors=True, **local)
+    # 3. What transformers passes over in silence: weights that were missing, left out or not
+    # finite.
     source = model.weights or model.path
     _check_report(report, made, source, start)
     if any(name.startswith("pooler.") for name in report["missing_keys"]):
@@ -132,6 +136,7 @@ def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:
     where it has none. Raises OwnError, which `said` begins: one is no mapping, or see
     `class_names`.
     """
+    # 1. Both forms as names by number, which must agree where both are there.
     for key, given in (("id2label", id2label), ("label2id", label2id)):
         if given and not isinstance(given, Mapping):
             form = '{"0": "cat", ...}' if key == "id2label" else '{"cat": 0, ...}'
@@ -151,6 +156,7 @@ def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:
             " by label2id"
         )
         raise OwnError(f"{said} calls class {differing[0]} {names}; correct it")
+    # 2. Numbers without gaps, from 0.
     names_of = by_number or by_name
     numbers = [str(number) for number in range(len(names_of))]
     if set(numbers) != set(names_of):
@@ -208,6 +214,8 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
         TokenClassification,
     )
 
+    # Sequence and image classification are one task here; the configuration's model type tells
+    # which it is.
     auto = transformers.models.auto.modeling_auto
     image = config.model_type in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if isinstance(task, LanguageModel):
@@ -227,6 +235,8 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
             "AutoModelForSequenceClassification",
             auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         )
+    # A task of the user's own asks for no head that is known: the class by which the folder was
+    # saved has the right one.
     else:
         saved = (config.architectures or [""])[0]
         if not isinstance(task, Embedding) and hasattr(transformers, saved):
@@ -277,6 +287,8 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
     """Only a head may be new, and only where it is trained then; and nothing of the file may be
     left out.
     """
+    # 1. Weights of the module that the file lacks: inside the body always a mistake, in the head
+    # only where it is not trained.
     body = f"{made.base_model_prefix}."
     mismatched = [each[0] for each in report["mismatched_keys"]]
     headed = any(name.startswith(body) for name, _ in made.named_parameters())
@@ -301,6 +313,7 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
         raise OwnError(
             f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}"
         )
+    # 2. Weights of the file that the module lacks: they would be left out in silence.
     beside = sorted(
         name
         for name in report["unexpected_keys"]

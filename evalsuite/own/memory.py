@@ -92,6 +92,7 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
     """Write it into a run's folder; the reference by which jobs find it. Raises OwnError: it cannot
     be pickled, as an open file cannot.
     """
+    # 1. Pickle it by value, with all that it refers to.
     try:
         import cloudpickle
     except ModuleNotFoundError as error:
@@ -105,6 +106,8 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         cure = "define it by `def` in a file beside the script, and give `file.py:name`"
         raise OwnError(f"{name} cannot be sent to the jobs' processes ({said}): {cure}") from error
+    # 2. A small module beside it unpickles it: so jobs name it by a reference as they name any
+    # file, and its digest stands in the module's text.
     place = folder / _FOLDER
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{name}.pickle").write_bytes(pickled)

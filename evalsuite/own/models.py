@@ -140,6 +140,7 @@ def load_model(
     Raises:
         OwnError: it cannot be made so; the text names the culprit and the cure.
     """
+    # 1. What contradicts itself, or is no model.
     if start == "scratch" and model.weights:
         raise OwnError(
             f"weights: {model.weights} is given, but `start: scratch` uses none; write `start:"
@@ -151,6 +152,7 @@ def load_model(
             " give what made it, as my.py:make, or a function that returns"
             " evalsuite.from_onnx(file, example)"
         )
+    # 2. A model of Hugging Face, of timm, or of the user's.
     if model.path.startswith("hf:"):
         from evalsuite.own.hugging_face import load_hugging_face
 
@@ -161,6 +163,8 @@ def load_model(
         raise OwnError(f"the model: {model.path!r} names no model; {_HOW}")
     make = _factory(model)
     module = make()
+    # Initial weights must come from torch's random state alone, so that each seed's network can
+    # be made again.
     if not model.weights and model not in _REPEATED:
         _check_repeats(make, model)
     return _finished(module, model, start)
@@ -178,6 +182,7 @@ def _factory(model: Model) -> Callable[[], nn.Module]:
             f"the model: {model.path} is a module, but every variant and seed needs a fresh one;"
             f" name a function that makes it, as def make(): return {type(target).__name__}(...)"
         )
+    # Any function that can be called, and of classes modules alone.
     if not callable(target) or (isinstance(target, type) and not issubclass(target, nn.Module)):
         kind = (
             "a class, but no nn.Module"
@@ -216,6 +221,8 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
 
 
 def _check_module(made: Any, path: str) -> None:
+    # What variants do to a module, in the order in which it would fail: change layers, train,
+    # build with given sizes, copy.
     if isinstance(made, torch.jit.ScriptModule):
         raise OwnError(
             f"the model: {path} returns a compiled ScriptModule; return the module before"

@@ -132,6 +132,7 @@ class Asked:
                     else []
                 ),
             ]
+        # 1. The swap and its repairs, of the trained baseline.
         swap = (
             "gelu-swap"
             if base == "gelu"
@@ -140,9 +141,11 @@ class Asked:
         repairs = [swap, _treated("swap-refit", base)]
         if self.examined.normalised:
             repairs.append(_treated("swap-recalibrated", base))
+        # 2. A model that is trained already is treated, and nothing is trained from the start.
         if self.start == "trained":
             longer = [] if self.quick else [_treated("post-hoc", base)]
             return [base, *repairs, _treated("swap-finetuned", base), *longer]
+        # 3. Else also training with ReLU, and hardening during training.
         relu = _trained("relu", self.start)
         if self.quick:
             return [base, *repairs, relu]

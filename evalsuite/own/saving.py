@@ -106,6 +106,7 @@ def save_own(
         OwnError: it has parameters without a place in the user's layout, or what is read back
             computes something else.
     """
+    # 1. The activation that was put in, and the user's own module with these weights.
     names = {each.traits.name for each in built_with(module)}
     if len(names) != 1:
         raise OwnError(
@@ -115,6 +116,8 @@ def save_own(
     (fresh, biases), reason = _own_layout(module, make), ""
     wanted = outputs_of(module, example)
     folder.mkdir(parents=True, exist_ok=True)
+    # 2. A folder for from_pretrained, where the configuration can name the activation, and what
+    # is read back computes the same.
     if hasattr(fresh, "save_pretrained") and hasattr(fresh, "config"):
         if biases:
             reason = f"its configuration knows no {biases[0]}, which a repair added"
@@ -125,6 +128,8 @@ def save_own(
         if not reason:
             (folder / REPLACED).unlink(missing_ok=True)
             return Saved("pretrained")
+    # 3. Else weights, and a note of what was replaced where; a config.json would load the network
+    # with its old activation.
     (folder / "config.json").unlink(missing_ok=True)
     data = tensor_bytes(fresh)
     described = _described(
@@ -132,6 +137,7 @@ def save_own(
     )
     (folder / WEIGHTS).write_bytes(data)
     (folder / REPLACED).write_text(described.model_dump_json(indent=1))
+    # 4. Read back what was written: the user has it, and this process ends.
     if not _distance(_restored(make, folder), example, wanted) <= _CLOSENESS:
         raise OwnError(
             f"{folder}: the model that was read back computes something else than the one in memory"
@@ -198,6 +204,7 @@ def _save_pretrained(
     """
     from evalsuite.own.hugging_face import quiet
 
+    # 1. Whether the configuration has a name for the activation.
     keys = [key for key in _CONFIGURED if isinstance(getattr(fresh.config, key, None), str)]
     if not keys or name not in _NAMED:
         return (
@@ -208,12 +215,15 @@ def _save_pretrained(
     import transformers
 
     with quiet(transformers):
+        # 2. Whether a model of that configuration computes the same: it may read the name for
+        # some of its layers alone.
         config = copy.deepcopy(fresh.config)
         setattr(config, keys[0], _NAMED[name])
         model = type(fresh)(config).eval()
         model.load_state_dict(fresh.state_dict())
         if not distance(model) <= _CLOSENESS:
             return f"with {keys[0]}: {_NAMED[name]} in its configuration it computes something else"
+        # 3. Whether what is read back does.
         model.save_pretrained(folder)
         again = (
             type(fresh).from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
@@ -257,17 +267,20 @@ def _described(
 
 def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
     """The network: the user's module, adapted as it was, with the activations that were put in."""
+    # 1. The note, and the weights that it was written for.
     noted = _read(folder / REPLACED)
     weights = folder / WEIGHTS
     if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != noted.sha256:
         raise OwnError(
             f"{weights}: is missing, or was changed since it was saved; save the model again"
         )
+    # 2. The user's module with these weights, and biases that a repair added.
     module = make()
     if noted.biases:
         tensors = read_checkpoint(weights)[""]
         _add_biases(module, {name: tensors[name] for name in noted.biases})
     load_weights(module, str(weights))
+    # 3. Called as it was, and with the activations in the same places.
     call = noted.call
     network = (
         module

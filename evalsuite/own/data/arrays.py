@@ -108,6 +108,7 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
             f"{said}: there is no array"
             f" {source.target[0]!r}{did_you_mean(source.target[0], arrays)}"
         )
+    # 1. The target, by the name that is given or by a usual one; all other arrays are inputs.
     target = (
         source.target[0]
         if source.target
@@ -118,6 +119,7 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
     }
     if not inputs:
         raise OwnError(f"{said}: there are no inputs, only {target!r}; {_WRITE}")
+    # 2. Inputs of equal length; several stay apart, by their names.
     sizes = {name: len(each) for name, each in inputs.items()}
     if len(set(sizes.values())) > 1:
         raise OwnError(
@@ -125,6 +127,7 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
             " sample all"
         )
     chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
+    # 3. Targets, one for each sample, of a type that a task could read.
     targets = np.asarray(arrays[target]) if target else None
     if targets is not None and targets.ndim == 0:
         raise OwnError(f"{said}: {target} is one {targets.dtype}; give each sample its target")

@@ -253,6 +253,7 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
     """Names that nobody lists: numbers as such, others in sorted order; all of them in an order
     that was chosen.
     """
+    # 1. An order that the user chose.
     if order:
         names = sorted(distinct, key=natural_key if order == "natural" else None)
         return Classes(
@@ -260,6 +261,8 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
             tuple(names),
             f"sorted {'by the numbers in them' if order == 'natural' else 'as text'}",
         )
+    # 2. Names of which some are no numbers: sorted, unless some look like missing values or
+    # misspelt numbers.
     first = {
         normal(text): index for index, text in reversed(list(enumerate(texts))) if text is not None
     }
@@ -274,6 +277,8 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
         _check_names(distinct, first, where)
         _check_mixed(numbers, first, where)
         return Classes(len(distinct), tuple(sorted(distinct)), "sorted as text")
+    # 3. Whole numbers: as they are where they begin at 0 with few gaps, since the model was built
+    # for these, and else by their rank.
     _check_spellings(numbers, first, where)
     values = sorted(number for number in whole if number != IGNORED or min(whole) < IGNORED)
     plain = all(name.isascii() and not _PADDED.match(name) for name in distinct)

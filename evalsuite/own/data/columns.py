@@ -152,6 +152,7 @@ class Column:
         """Whether all that is not missing is a number, a date, or a name. Raises OwnError for
         other spellings.
         """
+        # 1. What each value could be, missing ones aside.
         there = {index: value for index, value in enumerate(self.values) if not _is_missing(value)}
         numbers = {index for index, value in there.items() if _is_number(value)}
         dates = {
@@ -159,11 +160,14 @@ class Column:
         }
         if not there:
             return "category"
+        # 2. A column that is all of one kind.
         if len(numbers) == len(there):
             return "date" if _are_compact_dates(list(there.values())) else "number"
         if len(dates) == len(there):
             self._check_zones(there)
             return "date"
+        # 3. Else names, unless the rest are other spellings of numbers, or a few texts among many
+        # numbers: as a category, such a column would lose that it is of numbers.
         spellings = {
             index: self._spelling(value) for index, value in there.items() if index not in numbers
         }

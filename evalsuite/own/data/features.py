@@ -29,6 +29,8 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
     `source.features` names it. Raises OwnError where a column is missing, or is none of these: see
     `Column`.
     """
+    # 1. The columns that are inputs; rows of all parts are numbered on, since columns hold all
+    # parts.
     train = tables["train"]
     columns, left_out = _columns(tables, source, kind)
     parts, start = {}, 0
@@ -40,6 +42,7 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         )
         start += len(table)
 
+    # 2. Means and ranges are of the training rows alone, which are known once the parts are cut.
     def fit(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         pieces = [piece for inputs in columns for piece in _encoded(inputs, rows.numpy())]
         whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
@@ -60,6 +63,7 @@ def _columns(
     tables: Mapping[str, Table], source: Source, kind: Kind
 ) -> tuple[list[Column], list[str]]:
     """The columns that are inputs, and why others are not."""
+    # 1. The columns that are named, or all but the targets.
     train = tables["train"]
     targets = target_columns(train, source)
     names = source.features or tuple(name for name in train.columns if name not in targets)
@@ -74,6 +78,8 @@ def _columns(
                 f"data.categories: {name!r} is no input; the inputs are {', '.join(names)}"
             )
     columns = [Column(name, tables, category=name in source.categories) for name in names]
+    # 2. A column that numbers the rows would tell the order of the samples, and where they are
+    # sorted, the target.
     left_out = []
     if not source.features:
         reasons = {
@@ -88,6 +94,7 @@ def _columns(
         raise OwnError(
             f"{train.file}: there is no column but {'; '.join(left_out)}; add some that are inputs"
         )
+    # 3. A category of very many values is mostly a key or a text.
     for inputs in columns:
         if inputs.kind == "category":
             inputs.check_few(len(set(inputs.texts)))

@@ -100,11 +100,13 @@ def read_made(source: Source) -> Raw | Data:
     """What the function returns, as parts; `Data` as they are. Raises OwnError where it raises, or
     returns something else.
     """
+    # 1. Data as they are, or arrays by names that are no parts.
     given = made(source.path)
     if isinstance(given, Data):
         return given
     if isinstance(given, Mapping) and given and not all(part_named(str(each)) for each in given):
         return raw_of({str(name): each for name, each in given.items()}, source, source.path)
+    # 2. Each part; two that are the same object would be trained and measured on.
     parts: dict[str, Part] = {}
     ranges: list[tuple[float, float]] = []
     several = _parts(given, source.path)
@@ -124,6 +126,7 @@ def read_made(source: Source) -> Raw | Data:
         raise OwnError(
             f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'"
         )
+    # 3. The inputs' range over all parts, where they had to be read for it.
     low, high = (
         min((range_[0] for range_ in ranges), default=0.0),
         max((range_[1] for range_ in ranges), default=1.0),
@@ -131,6 +134,8 @@ def read_made(source: Source) -> Raw | Data:
     all_lazy = all(isinstance(part.inputs, Lazy) for part in parts.values())
     listed = {name: _class_names(each, source.path) for name, each in several.items()}
     check_alike(listed, source.path)
+    # 4. What the reader of parts must know: names of classes, a vocabulary where inputs are whole
+    # numbers, or the range.
     raw = Raw(parts, labels=listed["train"], said=source.path)
     first = parts["train"].inputs
     if not isinstance(first, Lazy):
@@ -206,6 +211,7 @@ def _is_set(given: Any) -> bool:
 
 def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float, float]]]:
     """The part, and the range of its inputs where they had to be read for it."""
+    # 1. A loader is its data set and its collate: batches and order are the run's.
     said = f"{source.path}, part {name}"
     collate: Collate = default_collate
     if isinstance(given, DataLoader):
@@ -213,6 +219,7 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
             cure = "give a data set of single samples, and a batch_size"
             raise OwnError(f"{said}: the loader's data set gives whole batches; {cure}")
         given, collate = given.dataset, given.collate_fn or default_collate
+    # 2. What is drawn at random needs a length and indices; arrays may come in any usual form.
     if isinstance(given, IterableDataset):
         cure = (
             "a data set needs __getitem__ and __len__, since samples are drawn at random and read"
@@ -238,6 +245,7 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
         arrays = {str(place): each for place, each in enumerate(inputs)}
         part = part_of({**arrays, "y": given[-1]}, Source(""), said)
         return (Part(Several(inputs), part.targets, part.where) if len(inputs) > 1 else part), []
+    # 3. A data set of single samples, read once for its targets and range.
     if not _is_set(given):
         raise OwnError(f"{said}: is {type(given).__name__}; {_TAKEN}")
     if not len(given):
@@ -340,6 +348,8 @@ def _keys(batch: Inputs) -> list[bytes]:
 
 def _glance(given: Any, reference: str) -> list[Any]:
     """The arrays of it, or of a few samples where it is read lazily."""
+    # Arrays are looked at whole; of what is read lazily a few samples spread over it, and its
+    # length.
     collate: Collate = default_collate
     if isinstance(given, DataLoader):
         given, collate = given.dataset, given.collate_fn or default_collate

@@ -187,6 +187,7 @@ def _survey(images: _Images, source: Source) -> _Seen:
     another size.
     """
     seen = _Seen()
+    # 1. What the header says of each image, and whether the file is whole.
     for index in range(images.count):
         try:
             content = images.encoded(index)
@@ -199,6 +200,8 @@ def _survey(images: _Images, source: Source) -> _Seen:
             _check_whole(content, form)
         except Exception as error:  # decoders raise errors of many kinds
             raise _unreadable(images.where(index), error) from error
+        # 2. All must become the same shape: depth, orientation and size; the first gives the size
+        # where none is chosen.
         if deep:
             said = f"has more than 8 bits a channel (mode {mode}); convert it to 8 bits"
             raise OwnError(f"{images.where(index)}: {said}")
@@ -208,6 +211,8 @@ def _survey(images: _Images, source: Source) -> _Seen:
             seen.size = (source.size[0], source.size[1]) if source.size else shape
         elif not source.size and shape != seen.size:
             raise _other_size(images.where(index), shape, seen.size)
+        # 3. What is said of the whole: colour, animations, transparency, and digests by which
+        # equal images are found.
         seen.coloured |= mode not in _GREY
         seen.framed += framed
         seen.clear += clear
@@ -371,6 +376,8 @@ def _where(folder: Path, files: list[str], index: int) -> str:
 
 
 def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
+    # A folder is one of three forms: a table that names files, a folder for each class, or images
+    # without targets.
     here = folder / inside
     tables = sorted(path.name for path in here.glob("*.csv"))
     loose = [name for name in _names(here) if _is_image(name)]

@@ -88,6 +88,7 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
     """All four parts, the given ones as they are but for `source.limit`, with their targets. Raises
     OwnError where there are too few samples to cut.
     """
+    # 1. A limit draws from each part; from running text it takes the beginning.
     parts, found = dict(raw.parts), dict(targets)
     if source.limit:
         for name, part in raw.parts.items():
@@ -95,6 +96,7 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
                 drawn = np.random.default_rng(SPLIT_SEED).permutation(count)[: source.limit]
                 order = np.arange(source.limit) if raw.consecutive else np.sort(drawn)
                 parts[name], found[name] = _taken(part, order), found[name][_as_index(order)]
+    # 2. What is missing, and whether there is enough to cut it from.
     train, numbers = parts["train"], found["train"]
     missing = [name for name in PARTS if name not in parts]
     if not missing:
@@ -106,6 +108,8 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
             f"{train.where(-1)}: {count} samples are too few to cut {', '.join(missing)} off;"
             f" {cure}"
         )
+    # 3. Cut: running text at its end, so that no window is split between parts, and else by
+    # stratified drawing.
     sizes = {name: max(1, int(getattr(source, name) * len(train.inputs))) for name in missing}
     if "calibration" in sizes:
         sizes["calibration"] = min(sizes["calibration"], MOST_TO_CALIBRATE)

@@ -157,6 +157,7 @@ def _assembled(
     raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None, naming: Naming
 ) -> Data:
     """Number the targets, cut what is missing, encode, check."""
+    # 1. Targets as numbers. Those of running text are its own tokens, one further.
     kind, digest = kind_of(task), fingerprint(source)
     if kind == "tokens":
         raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
@@ -173,20 +174,26 @@ def _assembled(
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
+    # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
+    # training part alone.
     parts, targets = cut(raw, targets, source)
     if raw.fit is not None:
         encode = raw.fit(parts["train"].inputs[:])
         for name, part in parts.items():
             parts[name] = Part(encode(part.inputs[:]), None, part.where, part.keys)
+    # 3. Targets that are a teacher's outputs are asked for now, of the encoded inputs.
     if classes == 0:
         targets = {name: _asked(part, targets_of) for name, part in parts.items()}
         classes = targets["train"].shape[1]
+    # 4. The range of inputs, and the four splits; random changes of images are for training
+    # alone.
     domain = _domain(parts, raw)
     augment = _augmentation(source.augment) if source.augment else None
     train, calibration, validation, test = (
         _split(parts[name], targets[name], task, augment if name == "train" else None)
         for name in PARTS
     )
+    # 5. What to say of it all.
     names = found.classes.names if found.classes is not None else ()
     notes = (
         raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
@@ -224,6 +231,7 @@ def _shifted(part: Part) -> Part:
 
 def _check_given(raw: Raw) -> None:
     """The training part is there, no part is empty, none is another, and all are alike."""
+    # 1. There is something to train on, and no part is empty or lacks targets.
     if "train" not in raw.parts:
         raise OwnError(
             f"{raw.said}: there is no training part, only {', '.join(raw.parts)}; name one 'train'"
@@ -237,6 +245,7 @@ def _check_given(raw: Raw) -> None:
         if part.targets is not None and len(part.targets) != len(part.inputs):
             sizes = f"{len(part.inputs)} inputs but {len(part.targets)} targets"
             raise OwnError(f"{raw.said}: the part {name} has {sizes}; give each sample one")
+    # 2. No part is another.
     for one, other in combinations(raw.parts, 2):
         if raw.parts[one].inputs is raw.parts[other].inputs:
             cure = (
@@ -244,6 +253,7 @@ def _check_given(raw: Raw) -> None:
                 " them cut"
             )
             raise OwnError(f"{raw.said}: the parts {one} and {other} are the same samples: {cure}")
+    # 3. Samples of all parts have one shape.
     shapes = {name: _shapes(part) for name, part in raw.parts.items()}
     for name, shape in shapes.items():
         if shape != shapes["train"]:
@@ -290,6 +300,8 @@ def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
 
 def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
     """The range of the inputs, all of which are finite."""
+    # Where no reader tells the range, every input is looked at: one NaN would spoil training
+    # without a word.
     if raw.domain is not None:
         return raw.domain
     tokens = None if raw.vocabulary is None else (0.0, raw.vocabulary - 1.0)

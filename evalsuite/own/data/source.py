@@ -94,6 +94,7 @@ class Source:
     order: str = ""
 
     def __post_init__(self) -> None:
+        # 1. Shares of the training part, which must leave something to train on.
         shares = {name: getattr(self, name) for name in ("calibration", "validation", "test")}
         wrong = next((name for name, each in shares.items() if not 0 < each < 1), "")
         if wrong:
@@ -105,6 +106,7 @@ class Source:
                 f"data: calibration, validation and test take {sum(shares.values()):.4g} of all: at"
                 " most .9"
             )
+        # 2. Whole numbers and choices.
         for name, lowest in (("length", 2), ("limit", 0)):
             if getattr(self, name) < lowest:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
@@ -117,6 +119,7 @@ class Source:
                 f"data.orientation: unknown {self.orientation!r}; write one of"
                 f" {', '.join(ORIENTATIONS)}"
             )
+        # 3. How images are read.
         if self.size and (
             len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST
         ):
@@ -168,6 +171,7 @@ def source_of(given: Any) -> Source:
     """
     from pydantic import TypeAdapter, ValidationError
 
+    # 1. A text is a path.
     if isinstance(given, Source):
         return given
     if isinstance(given, (str, Path)):
@@ -180,6 +184,8 @@ def source_of(given: Any) -> Source:
         raise OwnError(
             f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}"
         )
+    # 2. Options by their names, and in the short forms that are allowed: one name for a list, a
+    # number for a pair.
     options = {**given}
     known = [field.name for field in fields(Source)]
     for key in options:
@@ -193,6 +199,8 @@ def source_of(given: Any) -> Source:
     for name in ("mean", "std"):
         if isinstance(options.get(name), (int, float)):
             options[name] = [options[name]]
+    # 3. Types and values, by way of JSON: a recipe gives nothing else, and so does no other
+    # caller.
     try:
         text = json.dumps(options)
         return TypeAdapter(Source).validate_json(text, strict=True)

@@ -54,8 +54,10 @@ def read_tables(source: Source) -> dict[str, Table]:
     there is none, or it cannot be read.
     """
     place = source.place
+    # 1. One file is the training part.
     if place.is_file():
         return {"train": _checked(_read(place))}
+    # 2. What save_to_disk writes: several splits, or one data set.
     if (place / _SAVED[0]).is_file():
         file = place / _SAVED[0]
         try:
@@ -72,6 +74,7 @@ def read_tables(source: Source) -> dict[str, Table]:
         return {name: _checked(_saved(each)) for name, each in found.items()}
     if (place / _SAVED[1]).is_file():
         return {"train": _checked(_saved(place))}
+    # 3. A folder of files that are named for the parts.
     files = [path for path in sorted(place.iterdir()) if path.suffix.lower() in SUFFIXES]
     parts: dict[str, Path] = {}
     for each in files:
@@ -182,6 +185,8 @@ def read_csv(file: Path) -> Table:
     """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs.
     Raises OwnError where it is not UTF-8, or a line has another number of fields.
     """
+    # 1. The separator is whichever the head has most of; every line has as many fields as the
+    # head.
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
             head = opened.readline()
@@ -205,6 +210,7 @@ def read_csv(file: Path) -> Table:
         raise OwnError(
             f"{file}:{reader.line_num}: {error}; quote what contains a separator"
         ) from error
+    # 2. The head: names, of which each is there once. A line of numbers is no head, but a sample.
     if names and all(map(is_decimal, names)):
         raise OwnError(
             f"{file}:1: has no head, its first line is of numbers; put the columns' names there"
@@ -323,6 +329,7 @@ def _saved(folder: Path) -> Table:
     """
     import pyarrow
 
+    # 1. The files and their order, as the data set's own description gives them.
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         described = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
@@ -331,6 +338,7 @@ def _saved(folder: Path) -> Table:
             raise OwnError(
                 f"{folder}: holds a selection of rows; save it anew after .flatten_indices()"
             )
+        # 2. Mapped into memory, so that no copy of the files is made.
         tables = [
             pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all() for file in files
         ]

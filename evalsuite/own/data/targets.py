@@ -196,6 +196,7 @@ def _multi_hot(
     listed: Sequence[str],
 ) -> Numbered:
     """Zeros and ones (samples, labels), from those, or from lists of names or numbers."""
+    # 1. Columns of 0 and 1 are labels already.
     if all(_is_binary(targets) for targets in raw.values()):
         return _of_columns(raw, parts, naming, listed)
     for name, targets in raw.items():
@@ -205,6 +206,7 @@ def _multi_hot(
                 raise OwnError(
                     f"{parts[name].where(i)}: the labels {_shown(row)} are no list; {cure}"
                 )
+    # 2. Number the labels by those of the training part; another part may not have more.
     flat = [(value, i) for i, row in enumerate(raw["train"]) for value in row]
     where = partial(_row_of, parts["train"].where, [i for _, i in flat])
     values = [value for value, _ in flat]
@@ -216,6 +218,7 @@ def _multi_hot(
         raise OwnError(
             f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`"
         )
+    # 3. Set a 1 for each label of each sample.
     hot = {}
     for name, targets in raw.items():
         hot[name] = torch.zeros(len(targets), classes.count, dtype=torch.int64)
@@ -285,6 +288,7 @@ def _classes(
     """Class numbers, int64: names by their order, numbers as they are, unless the data's names
     say otherwise.
     """
+    # 1. Names: numbered by the order of classes.
     train = parts["train"]
     given = raw["train"]
     if isinstance(given, list) and any(isinstance(target, str) for target in given):
@@ -298,6 +302,8 @@ def _classes(
             for name, targets in raw.items()
         }
     else:
+        # 2. Numbers: as they are, unless names that are listed move them; gaps are refused where
+        # nothing tells what the numbers mean.
         numbers = {name: _whole(targets, parts[name]) for name, targets in raw.items()}
         if not (naming.chosen or naming.named or listed):
             _check_dense(numbers["train"], train)
@@ -312,6 +318,7 @@ def _classes(
                 targets, len(listed) or classes.count, parts[name], of_test=name != "train"
             )
             numbers[name] = _moved(targets, classes.numbers)
+    # 3. Every number is a class, and there are two classes at least.
     for name, targets in numbers.items():
         _check_range(targets, classes.count, parts[name], of_test=name != "train")
     seen = numbers["train"][numbers["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
@@ -382,6 +389,7 @@ def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
 
 
 def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
+    # 1. A list: each value is a number, none is missing, and all have one shape.
     if isinstance(targets, list):
         targets = [_plain(target) for target in targets]
         wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
@@ -401,6 +409,7 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
                 " choose another task"
             )
         targets = torch.tensor(targets)
+    # 2. Real numbers that are whole.
     if targets.is_floating_point():
         wrong_ones = (
             (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()

@@ -51,6 +51,7 @@ def read_texts(
     """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length).
     Raises OwnError where a text is none, or there are no targets.
     """
+    # 1. Tokenize one text a sample, or two.
     names = text_columns(tables["train"], source)
     if len(names) > 2:
         raise OwnError(f"data.text: at most two columns, a pair, got {list(names)}")
@@ -59,6 +60,7 @@ def read_texts(
         texts = [texts_in(table, name) for name in names]
         rows = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
         found[part] = tokenizer.samples(rows, source.length)
+    # 2. Pad to the longest text of any part: all parts are inputs of one shape.
     longest = max(len(ids) for rows in found.values() for ids, _ in rows)
     if not longest:
         raise OwnError(

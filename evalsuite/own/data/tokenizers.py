@@ -87,6 +87,7 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
     """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers
     finds. Raises OwnError: there is none.
     """
+    # 1. Bytes, or a tokenizer.json, which needs no model library.
     if not name:
         raise OwnError(f"{said}: text needs a tokenizer; {_CURE}")
     if name == BYTES:
@@ -102,6 +103,8 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
             reason = " ".join(str(error).split())
             raise OwnError(f"{file}: cannot be read as a tokenizer ({reason}); {_CURE}") from error
         return Subwords(found, _padding(found, file.parent))
+    # 2. Whatever transformers finds in a folder or by a name; of a path that is not there it must
+    # not ask the hub.
     if place.suffix == ".json" or (name.startswith((".", "/", "~")) and not place.is_dir()):
         raise OwnError(f"tokenizer {name!r}: there is no such file or folder; {_CURE}")
     try:
