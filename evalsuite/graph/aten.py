@@ -131,6 +131,7 @@ def _variance(c: Call, x: Value, dim: Any = None, *args: Any, **kwargs: Any) -> 
     if correction != 0:
         c.refuse("takes the variance of a sample (unbiased); only correction=0 is read")
     axes = c.axes(x, dim)
+    # The mean of (x - mean)^2.
     centered = c.summed(x, c.add(op.Reduction("mean", axes, True), x), -1)
     return c.add(
         op.Reduction("mean", axes, bool(given.get("keepdim", False))),
@@ -149,6 +150,7 @@ def _linear(c: Call, x: Any, weight: Any, bias: Any = None) -> Value:
 def _addmm(c: Call, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Value:
     if beta != 1 or alpha != 1:
         c.refuse(f"beta = {beta}, alpha = {alpha}; only 1 is read")
+    # bias + x W is a Linear where both are constants, with one number for each output.
     matrix, shift = c.builder.known(c.value(weight)), c.builder.known(c.value(bias))
     if (
         matrix is not None

@@ -49,15 +49,19 @@ def embedded(
         Unsupported: not exactly one table is given the tokens, the output does not depend on it, or
             what depends on the tokens alone is mixed over the batch.
     """
+    # 1. Find the embedding, and compute all values at the sample: what does not depend on the
+    # embedding is a constant then.
     start = _embedding(graph, vocabulary)
     values = dict(graph.values(sample, torch.float32))
     cut = _Cut(graph, values, start)
+    # 2. Copy each node that depends on the embedding.
     for index, node in enumerate(graph.nodes):
         if cut.place.keys() & node.sources:
             cut.take(index)
     if graph.output not in cut.place:
         raise Unsupported(f"the output does not depend on {graph.nodes[start].name!r}")
     output = cut.place[graph.output]
+    # 3. Choose the position whose outputs are meant.
     if position is not None:
         batch, _, outputs = cut.nodes[output].shape
         output = cut.then(output, Slice(1, position, position + 1), (batch, 1, outputs))
@@ -99,6 +103,8 @@ class _Cut:
         node, value = self._graph.nodes[index], self._values[index]
         if isinstance(node.operation, Positions):  # along the batch
             return self._added(replace(node, sources=(0,)))
+        # What depends on the tokens alone, as a mask, is the sample's, and repeated along the batch
+        # where that does not happen by itself.
         constant = self._added(Node(node.name, Constant(value), (), tuple(value.shape), node.dtype))
         times = [-each for each in node.shape if each < 0]
         if not times or (taker.elementwise and node.shape[0] == -1):
@@ -168,6 +174,7 @@ def _attending(graph: Graph, index: int) -> Node | None:
         return None
     scores = graph.nodes[node.sources[0]]
     if isinstance(scores.operation, Where):
+        # Where the first branch is the constant, true means masked; else it means kept.
         mask = graph.nodes[scores.sources[0]].operation
         axis = node.operation.axis - len(node.shape)
         if not isinstance(mask, Constant):

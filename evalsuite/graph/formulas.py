@@ -58,6 +58,7 @@ class Polynomial:
 
     def of(self, factor: float) -> Polynomial:
         """The expression with factor * x in the place of x."""
+        # Substitute in each monomial: the variable by factor x, an atom's argument recursively.
         total = constant(0.0)
         for monomial, value in self.terms:
             product = constant(value)
@@ -119,6 +120,7 @@ def deviation(found: Polynomial, wanted: Polynomial) -> float:
     # Atoms whose constants differ are different keys: the terms are matched by what they are made
     # of.
     best = math.inf
+    # Of all ways to match terms of the same make the nearest counts.
     for order in _orders(found, wanted):
         worst = 0.0
         for (one, a), (two, b) in zip(order, wanted.terms, strict=True):

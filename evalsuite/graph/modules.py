@@ -89,12 +89,14 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
     """A graph that was read, as `in_modules` writes it; several inputs of the example are in the
     graph's order.
     """
+    # 1. Write the modules, and refuse numbers that are rounded, if asked.
     writer = _Writer(graph, example, _numbers(graph) if exact else set())
     module = writer.module()
     buffers = [str(node.target) for node in module.graph.nodes if node.op == "get_attr"]
     constants = {value for name in buffers for value in writer.constants[name]} - writer.numbers
     if exact:
         _refuse_rounded(graph, constants)
+    # 2. Compare with the graph in float32.
     compare(graph, module, example, because=_DEFECT)
     # In float64, with the same numbers in both, a slip that is as small as float32's rounding
     # shows. Layers and buffers hold float32: what was computed of constants, as rotary angles or a
@@ -167,6 +169,7 @@ class _Writer:
         """Which values layers of torch compute."""
         self.made: dict[int, fx.Node] = {}
         self.attentions = {attention.output: attention for attention in attentions(graph)}
+        # A path that one node alone has, and that lies inside of no other, becomes the layer's own.
         computed = (
             node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant)
         )
@@ -213,6 +216,7 @@ class _Writer:
             value = operation.value
             rounded = value.is_floating_point() and index not in self.numbers
             return self._constant((value.float() if rounded else value).contiguous(), index)
+        # Functions, where torch has one that needs no module; then attention; all else as modules.
         if isinstance(operation, Reshape) and sum(each < 0 for each in operation.shape) <= 1:
             sizes = tuple(-1 if each < 0 else each for each in operation.shape)
             return self._function(node, torch.reshape, (sources[0], sizes))
@@ -280,6 +284,8 @@ class _Writer:
         parts = [self._repeated(source) for source in node.sources]
         (place,) = (number for number, each in enumerate(parts) if each is None)
         shape = self.graph.nodes[node.sources[place]].shape
+        # Pad the value with zeros to the size of all parts, and add the constants with zeros in its
+        # place.
         zeros = torch.zeros(1, *shape[1:])
         sizes = [shape[axis] if part is None else part.shape[axis] for part in parts]
         widths = tuple(
@@ -314,6 +320,7 @@ class _Writer:
 
     def _attention(self, node: Node, found: Attention) -> fx.Node | None:
         """One call of torch's; None where that computes something else."""
+        # 1. torch's attention takes a softmax over the last axis, of operands with as many axes.
         nodes = self.graph.nodes
         shares = nodes[found.shares]
         last = nodes[shares.sources[0]]
@@ -321,6 +328,8 @@ class _Writer:
         plain = isinstance(shares.operation, op.Softmax) and len(ranks) == 1 and min(ranks) >= 3
         mask: fx.Node | None = None
         causal = False
+        # 2. Its mask, if any, must be one that is added or chooses by -inf; a lower triangle is
+        # `is_causal`.
         if found.masks:
             # Of a row in which nothing counts torch makes zeros.
             safe = isinstance(shares.operation, op.Softmax) and shares.operation.safe
@@ -341,6 +350,7 @@ class _Writer:
         source = found.keys
         if isinstance(node.operation, Transpose):
             (source,), order = node.sources, list(node.operation.order)
+        # The graph multiplies by transposed keys: undo that by exchanging the last two axes.
         order[-2:] = order[:-3:-1]
         if order == sorted(order):
             return self.made[source]
@@ -413,6 +423,7 @@ def _activation(node: Node, made: op.Pointwise) -> list[Placed]:
 
 
 def _layer_norm(made: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
+    # torch's LayerNorm is over the last axes, with parameters of exactly their sizes.
     sizes = shape[made.axes[0] :]
     parameters = [each for each in (made.weight, made.bias) if each is not None]
     if made.axes[-1] != len(shape) - 1 or len(sizes) != len(made.axes) or min(sizes) < 1:

@@ -86,6 +86,8 @@ def _gemm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
     )
     known = c.builder.known(weight)
     shift = None if bias is None else c.builder.known(c.value(bias))
+    # A Linear where weight and bias are constants as they stand; else a product, scaled, plus the
+    # bias, scaled.
     plain = (
         alpha == 1
         and beta == 1
@@ -119,6 +121,8 @@ def _window(
                 f"auto_pad = {auto!r} of a dilated window, which ONNX Runtime pads otherwise: give"
                 " pads"
             )
+        # The output has ceil(size / stride) entries: pad as much as that takes, the odd one at the
+        # end (SAME_UPPER) or at the beginning.
         for place, size in enumerate(c.node(x).shape[2:]):
             reach = dilations[place] * (kernel[place] - 1) + 1
             total = max((-(-size // strides[place]) - 1) * strides[place] + reach - size, 0)
@@ -196,6 +200,7 @@ def _average_pool(c: OnnxCall, x: Any) -> Value:
     if set(dilations) != {1}:
         c.refuse("averages dilated windows")
     padded, padding = _padded(c, x, pads, 0.0, kernel)
+    # Padding of its own node cannot tell the pool what not to count.
     if padded != x and not counts:
         return _counted(c, padded, kernel, strides)
     return c.add(

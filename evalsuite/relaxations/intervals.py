@@ -150,6 +150,7 @@ def normal(lower: torch.Tensor, upper: torch.Tensor, hardness: float | torch.Ten
         or lower.shape != upper.shape
     ):
         check_ends(lower, upper)
+    # f(x) = g(lambda x) / lambda: bound g on lambda times the interval.
     factor = checked_hardness(hardness)
     low, high = lower.detach().double(), upper.detach().double()
     if factor is not None:

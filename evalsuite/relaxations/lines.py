@@ -58,9 +58,11 @@ def relax(
             float32.
     """
     whole = curve(traits)
+    # 1. Linear on both sides of 0: hardness does not matter, as f(lambda x) / lambda is f.
     if whole.lines is not None:
         checked_hardness(hardness)
         return relax_lines(whole.lines, normal(lower, upper, 1.0), points)
+    # 2. Else in normal coordinates z = hardness x, by the fastest way that knows the shape.
     each = normal(lower, upper, hardness)
     lines = _method(traits)(each, points)
     if whole.unbounded and each.dtype == torch.float32:
@@ -110,6 +112,7 @@ def interval(
         checked_hardness(hardness)
         return range_lines(whole.lines, normal(lower, upper, 1.0))
     each = normal(lower, upper, hardness)
+    # The ends, and every turning point inside.
     ends = whole.value(each.lower), whole.value(each.upper)
     least, most = torch.minimum(*ends), torch.maximum(*ends)
     for point in turning_points(whole):
@@ -161,6 +164,7 @@ def envelope(
     check_ends(lower, upper)
     factor = torch.as_tensor(hardness, dtype=torch.float64).expand(lower.shape).unsqueeze(-1)
     low, high = lower.detach().unsqueeze(-1), upper.detach().unsqueeze(-1)
+    # Greedily: of each interval split the segment with the greatest area, until there are enough.
     parts = _segments(traits, low, high, factor)
     for _ in range(segments - 1):
         parts = _with_one_split(traits, parts, factor)
@@ -197,6 +201,8 @@ def _area(parts: torch.Tensor) -> torch.Tensor:
 def _with_one_split(traits: Activation, parts: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     index = _area(parts).argmax(-1, keepdim=True)
     start, end = parts[0].gather(-1, index), parts[1].gather(-1, index)
+    # Try the middle and each break of the curve, beside which lines are exact or nearly so; keep
+    # the place that leaves the least area.
     places = [
         start / 2 + end / 2,
         *(torch.full_like(start, at) / factor for at in curve(traits).breaks),

@@ -137,6 +137,7 @@ def _beside(function: Scalar, point: float) -> tuple[float, float]:
 
 
 def _split(traits: Activation) -> tuple[Piece, ...]:
+    # 1. Refuse a row that contradicts itself.
     shape = traits.shape or _LINEAR
     if len(shape) != len(traits.inflections) + 1 or not set(shape) <= {_CONVEX, _CONCAVE, _LINEAR}:
         raise ValueError(
@@ -151,6 +152,8 @@ def _split(traits: Activation) -> tuple[Piece, ...]:
             f"activation {traits.name!r}: inflections and kinks must be finite and ascending; mend"
             " the row"
         )
+    # 2. Cut at inflections and at kinks; a kink does not change the sign of the pieces on its
+    # sides.
     return tuple(
         Piece(start, end, shape[sum(inflection <= start for inflection in traits.inflections)])
         for start, end in pairwise([-math.inf, *places, math.inf])
@@ -164,6 +167,8 @@ def curve(traits: Activation) -> Curve:
     together.
     """
     pieces = _split(traits)
+    # |g'| is greatest where the curve changes its bend, or towards infinity: slopes are monotone
+    # between.
     around = [slope for piece in pieces[1:] for slope in _beside(traits.slope, piece.start)]
     finite = [limit for limit in traits.limits if math.isfinite(limit)]
     beside = [_beside(traits.slope, kink) for kink in traits.kinks]

@@ -85,6 +85,8 @@ def _plane(
     a, b = (slope.to(dtype) for slope in slopes)
     found = size = None
     for x, y, value in corners:
+        # With the slopes as rounded: the least (greatest) of value - a x - b y over the corners is
+        # the intercept.
         along, across = a.double() * x, b.double() * y
         rest, magnitude = value - along - across, value.abs() + along.abs() + across.abs()
         best = torch.maximum if up else torch.minimum
@@ -164,6 +166,7 @@ def gated(
     Raises:
         ValueError: as `product` and `relax`.
     """
+    # 1. Lines and range of the gate f(x).
     box, dtype = _box(x_lower, x_upper, y_lower, y_upper), x_lower.dtype
     lines = relax(traits, box.left, box.right, hardness=hardness)
     least, most = interval(traits, box.left, box.right, hardness=hardness)
@@ -172,6 +175,8 @@ def gated(
         corners = box.corners(partial(_beside, lines, up=up))
         near, far = (box.top, box.bottom) if up else (box.bottom, box.top)
         planes = []
+        # 2. McCormick's planes for v = f(x) times y: of_value v + of_y y, with the line of f in the
+        # place of v that the sign of `of_value` asks for.
         for of_value, of_y in ((near, least), (far, most)):
             steep = torch.where((of_value >= 0) != up, lines.lower_slope, lines.upper_slope)
             planes.append(_plane((of_value * steep, of_y), corners, dtype, up=up))

@@ -118,6 +118,7 @@ def _slopes(traits: Activation, low: torch.Tensor, high: torch.Tensor) -> Interv
     """The range of f' on [low, high]: its ends and, where they are inside, the inflections."""
     if traits.name == RELU.name:
         return (low > 0).double(), (high > 0).double()
+    # f' is monotone between inflections.
     ends = traits.slope(low), traits.slope(high)
     least, most = torch.minimum(*ends), torch.maximum(*ends)
     for at in traits.inflections:
@@ -154,9 +155,11 @@ def _gap(traits: Activation, x: Interval) -> tuple[tuple[Interval, Interval], In
     low, high = x
     zero = torch.zeros_like(low)
     inside = (low < 0) & (high > 0)
+    # 1. Mirror to the left of 0: -|x| goes from minus the farther to minus the nearer end.
     nearest = torch.where(inside, 0.0, torch.minimum(low.abs(), high.abs()))
     mirrored = -torch.maximum(low.abs(), high.abs()), -nearest
     lines, (least, most) = relax(traits, *mirrored), interval(traits, *mirrored)
+    # 2. On the right of 0 the slope changes its sign with x; across 0 only the range is known.
     sign = torch.where(low >= 0, -1.0, 1.0)
     below = (
         torch.where(inside, zero, sign * lines.lower_slope),
@@ -203,6 +206,7 @@ def _from_relu(traits: Activation, reach: Reach) -> tuple[Planes, Interval]:
 
 
 def _nearest(ways: list[Planes], reach: Reach) -> Planes:
+    # Planes are linear: their distance at the middle of the box is their mean distance on it.
     middles = [(low + high) / 2 for low, high in (reach.d, reach.a, reach.b)]
 
     def between(planes: Planes) -> torch.Tensor:

@@ -93,6 +93,7 @@ def falsify(
     """
     if not properties:
         return []
+    # Boxes in float32: rounded inward, so that each point in them is one of the property.
     lower, upper = float32_box(properties)
     generator = torch.Generator().manual_seed(seed)
     tensors: list[torch.Tensor | None] = [None] * len(properties)
@@ -121,6 +122,7 @@ def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor
     for i, each in enumerate(properties):
         if each.center is not None:
             offset = point[i].double() - each.center
+            # A little less than the radius, as float32 rounds the moved point again.
             room = (
                 each.eps * (1 - 1e-6)
                 - 2.0**-24 * float(each.center.abs().max() + each.eps) * offset.numel() ** 0.5
@@ -234,6 +236,8 @@ class Attack:
         self._network, self._judge, self._check = network, judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
+        # 1. Constraints as rows that cases share; shorter cases are filled up with a row that never
+        # binds.
         rows, bounds, chosen = in_rows(cases, specification.outputs, check)
         # The last row stands for a constraint that is not there.
         padded = (
@@ -245,6 +249,7 @@ class Attack:
         self._constraints = torch.tensor(
             [each + [len(rows)] * (most - len(each)) for each in chosen]
         )
+        # 2. The float32 box of each case, once for those that share it.
         places: dict[int, int] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         for case in cases:
@@ -288,6 +293,7 @@ class Attack:
             case = part.repeat(restarts + 1)
             low, high = self._ends(case)
             share = torch.rand(low.shape, generator=self._generator)
+            # The first start of each case is the center.
             share[: len(part)] = 0.5
             found = self.descend(low + share * (high - low), case, steps=steps, until=until)
             if found is not None:
@@ -321,11 +327,13 @@ class Attack:
             return None
         low, high = self._ends(case)
         with torch.no_grad():
+            # 1. Judge the points themselves, moved into their boxes.
             moved = torch.minimum(torch.maximum(points, low), high)
             violation = self._violation(moved, case)
         witness = self._replay(moved, violation)
         if witness is not None:
             return witness
+        # 2. A short descent from those that are nearest to a witness.
         nearest = violation.argsort()[:_DESCENTS]
         with torch.enable_grad():
             return self.descend(points[nearest], case[nearest], steps=8)

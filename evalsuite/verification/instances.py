@@ -162,6 +162,8 @@ def _outcome(instance: Instance, process: BaseProcess, connection: Connection) -
             instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason
         )
 
+    # The clock of an instance starts when its process says that it is ready: imports are not its
+    # own. Past its limit by the grace it is killed from outside.
     started, limit = time.perf_counter(), _START
     try:
         while connection.poll(limit):

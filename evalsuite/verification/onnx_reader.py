@@ -113,12 +113,14 @@ def compare(
     """
     with guarded(where):
         points, usual = _points(graph, box)
+    # 1. Each tensor of the file by itself, and what was written of the typed graph as a whole.
     if graph.typed is not None and any(node.tensor for node in graph.typed.nodes):
         one_by_one = NodeByNode(graph.typed, model, where)
         for point in points:
             check()
             one_by_one.check(point)
         _compare_written(graph, graph.typed, points, where)
+    # 2. The outputs, as the whole graph gives them.
     _compare_outputs(graph, model, usual, where)
 
 
@@ -137,11 +139,15 @@ def _points(graph: Graph, box: Box | None) -> tuple[torch.Tensor, torch.Tensor]:
         if box is None
         else box
     )
+    # 1. Usual points, and points of the box: some inside; its ends and its middle; some more
+    # inside, and others at corners.
     inside = (lower + share[:_POINTS] * (upper - lower)).float()
     ends = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64).expand(-1, graph.inputs)
     share = torch.cat([ends, share[_POINTS : _CANDIDATES // 2], share[_CANDIDATES // 2 :].round()])
     more = (lower + share * (upper - lower)).float()
     usual = normal if box is None else torch.cat([normal, inside])
+    # 2. Of large networks a few points must do; of others those are added that show most sides of
+    # activations.
     size = sum(node.size for node in graph.nodes)
     if size > _MANY:
         few = 1 if size > _VERY_MANY else _POINTS
@@ -182,6 +188,7 @@ def _compare_written(graph: Graph, typed: TypedGraph, points: torch.Tensor, wher
     if any(isinstance(node.operation, Rounded) for node in graph.nodes):
         return  # near a tie, numbers round either way
     for point in points.double():
+        # Relative to the greatest value on the way, as sums may cancel.
         values = graph.values(point[None])
         ours, theirs = (
             values[graph.output].flatten(),
@@ -212,6 +219,7 @@ def _compare_outputs(
             least, most = Propagation(
                 graph, points.double(), points.double(), backward=False
             ).outputs
+    # Rounding in float32 is relative to the greatest value on the way, for each point.
     scale = torch.stack([value.abs().amax(1) for value in values]).amax(0)
     for index, point in enumerate(points):
         try:

@@ -53,6 +53,8 @@ def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specificatio
             f"classes of {outputs} outputs: 2 to {_MOST_CLASSES} are compared; ask for a distance"
             " instead"
         )
+    # A case for each ordered pair of classes: the first network's class is `own`, the second one's
+    # `other`. Constraints are shared between cases, as there are few different ones.
     places = [(own, other) for own, other in permutations(range(outputs), 2)]
     first, second = ({place: _above(offset, *place) for place in places} for offset in (0, outputs))
     cases = [
@@ -130,6 +132,8 @@ class Crossing:
         """A point of the line with two classes. Wherever it looks, both networks agree, or that
         is the witness.
         """
+        # Bisect the line: `far` keeps the class of the point, and `near` has another one, until no
+        # float32 point lies between.
         near, far = self._middle, point
         found, label = self._judge.witness(far), self.label(far)
         if found is not None or label == self.label(near):

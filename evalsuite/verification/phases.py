@@ -136,6 +136,8 @@ class Branching(ABC, Generic[Found]):
                 torch.where(value > best, value, best),
                 torch.where(value > best, tried, chosen),
             )
+        # Parts on top are taken first: those whose lesser half is farthest from a proof, where a
+        # counterexample is the likeliest.
         order = best.argsort(descending=True)
         parts, tags, chosen = parts[order], tags[order], chosen[order]
         both = self.halves(tags, chosen)
@@ -187,6 +189,9 @@ class PhaseSearch(Branching[Witness], Turns):
         """See `Branching`. A bound that is NaN proves nothing: only > 0 does."""
         found = self._dual.bounds(parts)
         open_ = ~(found.value > 0)
+        # Where about as much is missing as rounding takes, ask real arithmetic. A part that it
+        # proves is split all the same, as its halves may be proven of float32 too, until there are
+        # too many such parts.
         near = open_ & (found.value > -NEAR * found.rounding)
         if self._real is not None and bool(near.any()):
             proven = self._dual_of_reals.bounds(parts[near]).value > 0
@@ -207,6 +212,8 @@ class PhaseSearch(Branching[Witness], Turns):
         """Prove the part by the multipliers of its linear program, or judge the program's optimum;
         see `Branching`.
         """
+        # The program's multipliers prove the part if anything does: bounds with them are sound,
+        # whatever the solver rounded.
         optimum = self._dual.solved(part)
         if optimum is not None:
             point, better = optimum
@@ -215,6 +222,7 @@ class PhaseSearch(Branching[Witness], Turns):
             if self._real is not None and bool(self._dual_of_reals.bounds(better).value > 0):
                 self.real_only = True
                 return None
+            # Else its optimum is the point that breaks the rows the least, or satisfies all.
             found = self.tried(point.float()[None], tag)
             if found is not None:
                 return found

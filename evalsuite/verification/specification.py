@@ -180,12 +180,14 @@ def specification_of(property_: Property, outputs: int) -> Specification:
         tuple(map(Fraction, each.flatten().tolist())) for each in (property_.lower, property_.upper)
     )
     box, one = Box(*ends), Fraction(1)
+    # A margin is broken where another output is at least the label's; a tie breaks it.
     if property_.ends is None:
         others = (each for each in range(outputs) if each != property_.label)
         broken = [
             Constraint(((property_.label, one), (other, -one)), Fraction(0)) for other in others
         ]
     else:
+        # An interval is broken by an output strictly outside; an infinite end cannot be.
         low, high = (each.tolist() for each in property_.ends)
         broken = [
             Constraint(((i, one),), Fraction(end), strict=True)
@@ -214,12 +216,14 @@ def in_rows(
     # The hashes of rationals are slow, and cases share their constraints.
     known: dict[int, int] = {}
     chosen = []
+    # 1. Number the distinct constraints; equal ones of different cases are one row.
     for case in cases:
         for each in case.constraints:
             if id(each) not in known:
                 known[id(each)] = numbers.setdefault(each, len(numbers))
         chosen.append([known[id(each)] for each in case.constraints])
         check()
+    # 2. Write them in float64, which rounds: callers add what that can lose.
     rows, bounds = torch.zeros(len(numbers), outputs, dtype=torch.float64), []
     for constraint, number in numbers.items():
         check()

@@ -173,12 +173,14 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
         if network.several:
             raise Unsupported(f"takes one real input, or tokens; {network.name} has several inputs")
         return [Subject(network, lambda eps: bench.properties(eps, count))]
+    # 1. Read the whole network, and that before the swap, once.
     example, test, vocabulary = network.example(2), bench.data.test, network.vocabulary
     whole = read(network.module, example)
     before = None if network.unswapped is None else read(network.unswapped, example)
     found = list[tuple[Graph, Graph | None, Network, list[_Member]]]()
     for place in test.labelled.nonzero().flatten()[:count].tolist():
         sample, position = test.inputs[torch.tensor([place])], _position(whole, bench, place)
+        # 2. Cut the graph behind the embedding: vectors are the inputs then.
         cut, vectors = embedded(whole, sample, vocabulary, position)
         former = None
         if before is not None:
@@ -188,10 +190,13 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
                     "the embedding changed after the swap: there is no one ball for both networks"
                 )
         if positions:
+            # 3. Take the last positions alone as inputs.
             stop = _behind(cut, vectors) if position is None else position + 1
             start = max(0, stop - positions)
             former = None if former is None else continued(former, vectors, start, stop)
             cut, vectors = continued(cut, vectors, start, stop), vectors[:, start:stop]
+        # 4. Samples whose graphs are the same, masks and positions included, are verified as one
+        # network.
         members = next(
             (each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None
         )
@@ -212,6 +217,8 @@ def _behind(cut: Graph, vectors: torch.Tensor) -> int:
     nothing.
     """
     with torch.enable_grad():
+        # The gradient of outputs with random weights is 0 exactly at positions that nothing depends
+        # on.
         outputs = cut(given := vectors.detach().double().requires_grad_())
         weights = torch.rand(
             outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64

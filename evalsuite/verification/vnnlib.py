@@ -94,6 +94,8 @@ class _Parser:
         return VnnLibError(f"{self._where}:{line}: {message}")
 
     def specification(self, text: str) -> Specification:
+        # 1. Go through the commands. What holds in every case is kept apart from the disjunctive
+        # normal form, which it would lengthen many times.
         common: list[Atomic] = []
         clauses: list[Clause] = [()]
         last = 1
@@ -121,6 +123,8 @@ class _Parser:
                     f"unknown command {command!r}; there are declare-const, declare-network and"
                     " assert",
                 )
+        # 2. Of two networks one set of inputs is left. Then the sizes are known, and cases can be
+        # made.
         common, clauses = self._tensors.joined(common, clauses, last)
         sizes = [self._size(kind, last) for kind in "XY"]
         cases = Cases(self._where, sizes[0], last, self._check)
@@ -176,6 +180,8 @@ class _Parser:
         if name in ("and", "or") and not arguments:
             raise self._error(tree.line, f"an empty {name!r}")
         self._check()
+        # The clauses of an `or` are those of all parts; of an `and`, one clause of each part in
+        # every combination.
         if name == "or":
             return [clause for argument in arguments for clause in self._formula(argument)]
         if name == "and":
@@ -194,6 +200,7 @@ class _Parser:
             raise self._error(
                 line, f"the disjunctive normal form has more than {_MOST_CASES} cases"
             )
+        # Refuse what would take more memory than there is, before it is made.
         comparisons = len(second) * sum(map(len, first)) + len(first) * sum(map(len, second))
         distinct = len({id(each) for clause in (*first, *second) for each in clause})
         if comparisons > _MOST_COMPARISONS or len(first) * len(second) * distinct > _MOST_MARKS:
@@ -220,6 +227,7 @@ class _Parser:
             raise self._error(line, "a comparison without variables")
         if not all(1 / LARGEST <= abs(number) <= LARGEST for number in difference.values()):
             raise self._error(line, "a number beyond 1e+-100")
+        # left - right <= 0 with the constant on the right, and its reverse; an equality is both.
         below = Atomic(terms, -constant, name == "<", line)
         above = Atomic({key: -each for key, each in terms.items()}, constant, name == ">", line)
         if name in ("=", "=="):

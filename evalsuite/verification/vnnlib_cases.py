@@ -62,6 +62,7 @@ def groups(text: str, where: str, check: Callable[[], None] = lambda: None) -> I
 
     Raises VnnLibError for words outside, unbalanced or too deep parentheses.
     """
+    # A stack of open groups instead of a recursion, whose depth a file could exceed.
     open_: list[tuple[int, list[Tree]]] = []
     for word in _spelt(text, check):
         if word.text == "(":
@@ -131,12 +132,15 @@ class Cases:
         Raises VnnLibError for an input without bounds, a constraint that is no bound, or if every
         box is reversed.
         """
+        # 1. What is asserted of all cases: constraints, and the whole box as far as it is bounded.
         shared, bounds = self._parted(tuple(common))
         lower, upper = self._narrowed({}, {}, bounds)
         whole: Box | VnnLibError | None = None
         faults, cases = [], []
         for clause in clauses:
             self._check()
+            # 2. Each clause adds constraints, and may narrow the box. Without bounds of its own it
+            # shares the whole one. A box that is reversed has no points, and is no case.
             constraints, bounds = self._parted(clause)
             if bounds:
                 box = self._box(*self._narrowed(lower, upper, bounds))
@@ -186,6 +190,8 @@ class Cases:
                 raise self._error(
                     atomic.line, f"a strict bound on X_{index}: boxes are closed; use <= or >="
                 )
+            # factor X <= bound: an upper bound where the factor is > 0, else a lower one; the
+            # tighter stays.
             bound = atomic.bound / factor, atomic.line
             if abs(bound[0]) > LARGEST:
                 raise self._error(atomic.line, f"X_{index} is bounded by a number beyond 1e+-100")
@@ -253,6 +259,8 @@ class Tensors:
             raise self.error(
                 tree.line, f"network {words[0][0]!r} is declared twice, or is the third"
             )
+        # Outputs of both networks are Y, one behind the other. Inputs of the second are told apart
+        # until it is known that they equal the first one's.
         for kind, *rest in others:
             self._tensor(
                 tree.line,
@@ -306,6 +314,7 @@ class Tensors:
         """
         if len(self.networks) < _MOST_NETWORKS:
             return common, clauses
+        # 1. X_i - Z_i <= 0 and >= 0 must be asserted for each entry, in all cases.
         size = self.size("X")
         wanted = {(i, sign) for i in range(size) for sign in (1, -1)}
         found = {_sign(atomic) for atomic in common}
@@ -321,6 +330,7 @@ class Tensors:
             for each in clause
             if _sign(each) is None
         }
+        # 2. Leave out these equalities, and write X for Z in all others.
         rest = [renamed[id(atomic)] for atomic in common if id(atomic) in renamed]
         return rest, [
             tuple(renamed[id(each)] for each in clause if id(each) in renamed) for clause in clauses

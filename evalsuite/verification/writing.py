@@ -143,6 +143,7 @@ class Writer(Arithmetic[Tensor]):
         if isinstance(operation, Expand | Reshape):
             # The batch is known: it is one.
             operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
+        # What depends on the input gets a node, and all else is computed now.
         constants = [each for each in given if isinstance(each, torch.Tensor)]
         return (
             self._computed(operation, given)
@@ -182,9 +183,12 @@ class Writer(Arithmetic[Tensor]):
             torch.zeros(known.shape).double() if isinstance(known, Tensor) else known
             for known in given
         ]
+        # 1. Where the chosen constant is -inf, whatever the values are; without any, it is a plain
+        # move.
         masked = operation(*plain) == -inf
         if not bool(masked.any()):
             return self.moved(operation, *given)
+        # 2. All other entries must be those of one value, which then is padded with -inf.
         own = [known for known in given if isinstance(known, Tensor)]
         index = operation(*(_marked(known, own=True) for known in given))
         if len(own) > 1 or not torch.equal(masked, index < 0):
@@ -199,10 +203,12 @@ class Writer(Arithmetic[Tensor]):
         sources = node.sources
         if isinstance(operation, Expand | Reshape):
             operation, sources = replace(operation, shape=at(operation.shape, 1)), sources[:1]
+        # 1. Only these keep a mask what it is.
         single = operation.moves and len(sources) == 1
         added = isinstance(operation, typed.Sum) and min(operation.signs) > 0
         if not (single or added or isinstance(operation, typed.Where)):
             self.refuse("takes what is padded, or masked, with -inf")
+        # 2. Split each operand into where it is -inf, and numbers elsewhere, with 0 in its place.
         masks, given = list[torch.Tensor](), list[Known]()
         for each in map(self.found.__getitem__, sources):
             if isinstance(each, Padded):
@@ -212,6 +218,8 @@ class Writer(Arithmetic[Tensor]):
             else:
                 masks.append(torch.zeros(each.shape, dtype=torch.bool))
                 given.append(each)
+        # 3. Apply the operation to the numbers, and to the masks: moved and chosen alike, and for
+        # sums the union, as what is added to -inf stays that.
         if isinstance(operation, typed.Where):
             if not isinstance(given[0], torch.Tensor):
                 self.refuse("chooses by what depends on the input")
@@ -223,6 +231,7 @@ class Writer(Arithmetic[Tensor]):
             for each in masks[1:]:
                 mask = mask | each
             made = self._rules[typed.Sum](self, operation, *given)
+        # 4. Put -inf back.
         if isinstance(made, Padded):
             return Padded(made.inner, made.index.masked_fill(mask, -1.0))
         assert isinstance(made, Tensor)
@@ -271,6 +280,7 @@ class Writer(Arithmetic[Tensor]):
         """`then` of (groups, entries), the entries those along the axes; back in place, where it
         keeps their number.
         """
+        # Move the axes behind all others and make them one; the way back is the inverse order.
         rest = [each for each in range(len(x.shape)) if each not in axes]
         order = (*rest, *axes)
         y = self.moved(Transpose(order), x)

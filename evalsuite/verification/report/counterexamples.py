@@ -53,6 +53,7 @@ def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
     )
     if clean.shape[-1] == 1:
         clean, found = clean[..., 0], found[..., 0]
+    # One scale for both pictures, so that what differs between them is the perturbation alone.
     low = min(clean.min(), found.min())
     span = (max(clean.max(), found.max()) - low) or 1.0
     difference = (found - clean) / span

@@ -75,6 +75,7 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
     rows = _with_settings(
         _said(frame).groupby(alike, sort=False).size().rename("count").reset_index()
     )
+    # 1. A line for each setting with verdicts.
     rows = rows.assign(eps=rows["radius"])
     lines: list[dict[str, Any]] = []
     for key, group in rows.groupby(list(_COUNT_COLUMNS), sort=False):
@@ -88,6 +89,8 @@ def verdict_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "note": "",
             }
         )
+    # 2. A line of zeros for jobs of the same steps that failed: without it a method that decided
+    # nothing would not show.
     failed = frame[
         (frame["metric"] == "")
         & frame["status"].isin(JOB_FAILURES)
@@ -146,6 +149,7 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     import numpy as np
     import pandas as pd
 
+    # 1. What was claimed of which property by whom. Rows without a radius claim nothing comparable.
     rows = _with_settings(_said(frame))
     rows = rows.assign(
         eps=pd.to_numeric(rows["eps"], errors="coerce"),
@@ -162,6 +166,8 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     # each.
     said = np.zeros((properties.ngroups, len(names)), bool)
     said[properties.ngroup().to_numpy(), spoken.ngroup().to_numpy()] = True
+    # 2. Compare things said in pairs, for all properties at once: they clash if one is the opposite
+    # of the other.
     clashes, compared = [], 0
     for (i, (source, verdict)), (j, (other, other_verdict)) in combinations(enumerate(names), 2):
         both = said[:, i] & said[:, j]
@@ -172,6 +178,7 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
                 (place, {verdict: source, other_verdict: other})
                 for place in np.flatnonzero(both).tolist()
             ]
+    # 3. List the clashes in the order of the properties, with who said what.
     clashes.sort(key=lambda each: each[0])
     every = rows.drop_duplicates(list(_PROPERTY))[list(_PROPERTY)]
     of_property = every.iloc[[place for place, _ in clashes]].to_dict("records")
