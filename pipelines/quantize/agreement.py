@@ -368,6 +368,8 @@ class _Tally:
         fused: NDArray[Any],
         unfused: NDArray[Any],
     ) -> None:
+        # A tie lies half-way between both integers: the real value's distance from there tells
+        # whether rounding explains the difference.
         chosen = tuple(origins.T)
         # In floats: the sum of two uint8 wraps around.
         between = (brevitas.integers[chosen] + fused[chosen].astype(np.float64)) / 2

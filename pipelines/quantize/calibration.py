@@ -213,6 +213,8 @@ def calibrate(
             # statistics are collected: training does not begin anew
             each.counter = each.collect_stats_steps + 1
 
+    # One run of the float network sees every tensor, so that no range depends on another's
+    # rounding.
     with one_thread():
         FloatRun(quantized, set_range).run(inputs)
     check_ranges(quantized)
@@ -276,9 +278,12 @@ def check_grid(quantized: nn.Module) -> None:
             continue
         weight = layer.quant_weight()
         integers, scale = weight.int(float_datatype=False), weight.scale.double()
+        # 1. No integer is beyond its bits.
         bits, greatest = int(weight.bit_width), int(integers.abs().max())
         if greatest > 2 ** (bits - 1) - 1:
             raise RuntimeError(f"{name}: the integer weight {greatest} exceeds {bits} bits")
+        # 2. Weights lie on the grid, at most half a step from the float weights as far as it
+        # reaches.
         off = ((integers * scale - weight.value.double()).abs() / scale).max().item()
         clipped = (
             torch.minimum(layer.weight.double().abs(), (2 ** (bits - 1) - 1) * scale)
@@ -328,8 +333,10 @@ def even_zero_points(quantized: nn.Module) -> list[str]:
         greatest = 2**bits - 1
         length = kernel.scaling_impl.value.double()
         length = length.exp2() if is_power_of_two(kernel) else length
+        # How far the range reaches below 0 and above it, in steps.
         below = kernel.zero_point_impl.value.item() / scale
         above = length.item() / scale - below
+        # Of the even neighbours the one whose grid cuts off less at its worse end.
         nearest = min(
             (each for each in (zero_point + 1, zero_point - 1) if each <= greatest),
             key=lambda each: max(below - each, above - (greatest - each)),

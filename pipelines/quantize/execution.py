@@ -244,6 +244,8 @@ def observe(path: Path, example: Inputs) -> Execution:
 
 
 def _run(path: Path, batches: list[Inputs]) -> _Profile:
+    # 1. Run the file with a profile, and keep the graph that ONNX Runtime made of it, as nodes are
+    # fused and moved before anything runs.
     with TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
 
@@ -257,12 +259,15 @@ def _run(path: Path, batches: list[Inputs]) -> _Profile:
             session.run(None, feed(session, batch))
         written = json.loads(Path(session.end_profiling()).read_text())
         graph = onnx.load(str(optimized)).graph
+    # 2. Collect the times of kernels by node.
     suffix = "_kernel_time"
     events: dict[str, list[dict[str, Any]]] = {}
     for event in written:
         if event["name"].endswith(suffix):
             events.setdefault(event["name"].removesuffix(suffix), []).append(event)
     _name_inlined(graph, events)
+    # 3. Graph and profile must name the same nodes, each once a run: else times would be of another
+    # node.
     if sorted(events) != sorted(node.name for node in graph.node):
         raise RuntimeError(
             f"ONNX Runtime's profile and its graph name different nodes in {path.name}"

@@ -188,6 +188,7 @@ class IntegerStudy:
     def _of_agreement(self, network: IntegerNetwork, found: IntegerAgreement) -> list[Metric]:
         """With the fake-quantized network, and whether rounding ties explain every difference."""
         rows = self._agreement(found, {})
+        # Grids that were inserted change the network: ties would not explain its differences.
         if network.inserted:
             where = shorten(", ".join(network.inserted), _LONGEST, placeholder=" ...")
             why = f"{self.simulation} has no grid at {where}: it is another network"
@@ -199,6 +200,8 @@ class IntegerStudy:
                 Metric("tie_distance", None, "step", LOWER, reason=why),
                 Metric("unexplained_differences", None, "count", LOWER, reason=why),
             ]
+        # In float64 rounding errors decide no tie, so that differences that are left have another
+        # cause.
         exact = compare(self.quantized, network, self.some, precision=torch.float64, diagnose=False)
         return [
             *rows,
@@ -249,6 +252,7 @@ class IntegerStudy:
                     reason=f"no graph of integer operators: islands {operations}",
                 ),
             ]
+        # Write the graph, and run it on the integers that the executor took.
         write_integer_onnx(network, self.path)
         session = open_onnx(self.path)
         given = session.get_inputs()[0].name

@@ -62,6 +62,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
     if is_file(network):
         return measure_file(network, bench, options)
+    # 1. Fold lambda, quantize, and export: the file is what runs in the end.
     folded, by_position = _prepared(network, bench, options)
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
@@ -78,12 +79,15 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         report.write_text(json.dumps(asdict(execution), indent=1))
         return execution_metrics(execution)
 
+    # 2. Score the float network, the fake-quantized one and the file.
     found, classes = (
         _scores(network.module, quantized, path, test),
         isinstance(test.task, Classification),
     )
     float_session = open_onnx(float_file)
     some = _some(test, options.compared_samples)
+    # 3. A network of integers needs a grid everywhere. Where quantizers stood by what ONNX Runtime
+    # reads, that is another network, made beside this one.
     whole, of_integers = deployed, list[Metric | Timed]()
     if options.placement == "auto" and not network.several:  # several inputs have no integer form
         try:
@@ -94,6 +98,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         except Unsupported as error:
             row = replace(found[0], name=f"integer_{found[0].name}", value=None)
             of_integers.append(replace(row, reason=f"{_WHOLE}: {error}"))
+    # 4. Study the integer network, if there is one.
     if not of_integers or whole is not deployed:
         study = IntegerStudy(
             whole.network,
@@ -265,6 +270,7 @@ def quantize(
 
     For `example` see `trace`; `widths` are given where they were chosen before.
     """
+    # 1. Trace, and choose how weights and ranges are treated.
     traced = trace(module, input_shape, example)
     scheme = replace(_scheme(options), layers=widths)
     treatment, treated, metrics = _treat(
@@ -275,14 +281,17 @@ def quantize(
         placed = replace(scheme, bits=asked.bits, layers=asked.layers)
         return treat(traced, placed, inputs, treatment).network
 
+    # 2. Within a budget of bytes choose each layer's width, under that treatment.
     if options.size_budget < 1:
         plan = search(make, traced, inputs, options.act_bits, options.size_budget)
         metrics += plan.metrics()
         widths = plan.scheme.layers
         treated = treat(traced, replace(scheme, layers=widths), inputs, treatment)
+    # 3. What each layer costs alone, where that is asked for.
     if options.sensitivity:
         metrics += sensitivity(make, traced, inputs, Bits(options.weight_bits, options.act_bits))
     quantized = treated.network
+    # 4. Train; where some width is small, the scales are learnt too.
     if options.qat_epochs and least_bits(quantized) <= options.learn_scales_up_to:
         unit = "nats" if isinstance(bench.data.task, Classification) else "loss"
         quantized, rows = train_scales(quantized, bench, options.qat_epochs, unit=unit)
@@ -393,6 +402,7 @@ def _scores(
     def in_session(inputs: Inputs) -> torch.Tensor:
         return run_onnx(session, inputs)
 
+    # All three run on the same batches, so that their outputs are compared as they come.
     runs, batch = (original, quantized, in_session), at_a_time(quantized, _CHUNK)
     in_float, in_brevitas, in_runtime = scores(runs, test, batch=batch, seen=seen)
     classes, own = (

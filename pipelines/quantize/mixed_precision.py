@@ -126,6 +126,7 @@ def search(
                 make(_scheme(dict(zip(layers, bits, strict=True)), act_bits))
             ).divergence
 
+        # 1. What each layer costs at each width, with all others at the widest.
         widest = (widths[0],) * len(layers)
         least = loss(*widest)
         costs = [
@@ -136,6 +137,8 @@ def search(
             }
             for at in range(len(layers))
         ]
+        # 2. The assignment of the least sum of costs, unless one width for all loses less when both
+        # are measured.
         uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
         plain = (uniform,) * len(layers)
         found, reason = _better(loss, tuple(cheapest(weights, costs, size_budget)), plain)
@@ -192,12 +195,15 @@ def cheapest(
         rest.append(rest[-1] + count * min(cost))
     if rest[-1] > room:
         raise _too_small(size_budget, rest[-1] / full)
+    # From layer to layer keep each size with its least cost, unless a smaller size is as good.
     size, cost_so_far = np.zeros(1, dtype=np.int64), np.zeros(1)
     steps = []
     for count, cost, needed in zip(weights, costs, reversed(rest[:-1]), strict=True):
         widths = sorted(cost)
         sizes = (size[:, None] + count * np.array(widths, dtype=np.int64)).ravel()
         sums = (cost_so_far[:, None] + np.array([cost[width] for width in widths])).ravel()
+        # In order of size: keep what costs less than all that is smaller, and leaves room for the
+        # rest.
         order = np.lexsort((sums, sizes))
         before = np.concatenate([[np.inf], np.minimum.accumulate(sums[order])[:-1]])
         kept = order[(sums[order] < before) & (sizes[order] + needed <= room)]

@@ -89,6 +89,7 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
             f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as"
             " my.py:make"
         )
+    # Calibrate with whole batches, as many samples each as the file takes.
     calibration, path = bench.data.calibration, bench.folder / "quantized.onnx"
     count, batch = min(options.calibration_samples, len(calibration)), module.batch or 1
     if count < batch:

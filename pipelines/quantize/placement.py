@@ -67,6 +67,8 @@ def quantized_layer(
         raise Unsupported(f"{name!r}: its weights or biases are not finite")
     kinds = {"float": Int8WeightPerChannelFloat, "power-of-two": Int8WeightPerChannelFixedPoint}
     bias = layer.bias if isinstance(layer.bias, torch.Tensor) else None
+    # The least scale with which the bias still fits into 32 bits, of which a power of two is
+    # rounded up.
     least = max(_LEAST_RANGE * bias.abs().max().item() if bias is not None else 0.0, _LEAST_SCALE)
     options: dict[str, Any] = {
         "bias": bias is not None,
@@ -238,6 +240,8 @@ class _Placer:
                 [self._value(argument) for argument in node.args if isinstance(argument, fx.Node)],
             )
         elif layer is not None and is_activation(layer):
+            # A layer's sums go into an activation as they are, unless the scheme wants a grid
+            # there, or no layer has made them.
             (source,) = node.all_input_nodes
             before = (
                 self._scheme.before_activations

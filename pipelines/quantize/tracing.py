@@ -76,9 +76,11 @@ def trace(
             )
     if example is None:
         example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
+    # 1. Read the graph, and write it anew with a module for every call.
     read = in_modules(module, example, whole=_activations(module))
     real = isinstance(example, torch.Tensor) and example.is_floating_point()
     normalised = _normalised(read, real)
+    # 2. Fold norms into layers, let positions be, and drop what is then not used.
     _fold_norms(normalised)
     _keep_positions(normalised)
     normalised.graph.eliminate_dead_code()
@@ -212,6 +214,8 @@ def _keep_positions(traced: fx.GraphModule) -> None:
         flat = node.all_input_nodes[0] if isinstance(layer_of(traced, node), nn.Linear) else None
         if flat is None or flat.target is not torch.reshape:
             continue
+        # What may go: a reshape to (batch x positions, features) before the layer, which nothing
+        # else reads, and behind it only reshapes back.
         users, features = list(node.users), flat.meta["shape"][-1]
         shape: tuple[int, ...] = users[0].meta["shape"] if users else ()
         if (
@@ -225,6 +229,7 @@ def _keep_positions(traced: fx.GraphModule) -> None:
             or flat.meta["shape"] != (-math.prod(shape[1:-1]), features)
         ):
             continue
+        # Flatten to (batch, positions, features) only; then the reshapes behind have nothing to do.
         flat.args, flat.meta["shape"] = (
             (flat.args[0], (-1, *shape[1:-1], features)),
             (*shape[:-1], features),

@@ -167,6 +167,7 @@ def train(
         scales.finish()
     trained.eval()
     trained.zero_grad(set_to_none=True)
+    # Training must have left finite numbers, usable ranges and weights on their grids.
     for name, parameter in trained.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise Unsupported(
@@ -196,6 +197,7 @@ def train_scales(
     if not rates:
         raise ValueError("there is no rate to train the scales at")
     best, losses, least, neutral = None, [], math.inf, Direction.NEUTRAL
+    # A rate at which training diverges has a row that says so.
     for rate in rates:
         loss, reason = None, ""
         try:

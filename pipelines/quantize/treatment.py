@@ -141,6 +141,8 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
     pairs: tuple[tuple[str, str], ...] = ()
     notes = []
     with one_thread(), torch.no_grad():
+        # 1. Rewrite the float network, which computes the same as before: scales move between
+        # layers.
         if treatment.equalization:
             traced, pairs, reason = equalize(traced)
             if reason:
@@ -152,16 +154,19 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
                     layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
         if treatment.migration and scheme.by_reader:
             traced = migrate(traced, scheme.readers(traced), inputs, treatment.migration)
+        # 2. Place the quantizers, and set the scales of weights and the ranges of activations.
         quantized = place(traced, scheme)
         _scale_weights(quantized, treatment.weight_scale)
         calibrate(quantized, inputs, treatment.calibration)
         if scheme.scales == "power-of-two":
             even_zero_points(quantized)
+        # 3. Correct rounding and biases on the calibration data.
         rerounded = _correct(quantized, inputs, treatment)
         if treatment.weight_rounding != "nearest" and not any(rerounded.values()):
             notes.append(
                 f"{treatment.weight_rounding}: no integer came out other than rounded to nearest"
             )
+        # 4. Nothing of that may leave a range without use, or a weight off its grid.
         check_ranges(quantized)
         check_grid(quantized)
     return Treated(quantized, rerounded, pairs, tuple(notes))
@@ -205,10 +210,13 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
             layer.bias.zero_()
             layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(given)))
 
+    # 1. What each layer is given, and makes, in the float network.
     FloatRun(quantized, see).run(inputs)
     layers = [
         (name, layer) for name, layer in quantized.named_modules() if isinstance(layer, COMPUTE)
     ]
+    # 2. One run of the quantized network. A hook corrects each layer before it computes, so that
+    # the layers behind it see what the corrected one gives.
     hooks = [layer.register_forward_pre_hook(partial(correct, name)) for name, layer in layers]
     quantized(inputs)
     for hook in hooks:

@@ -63,6 +63,7 @@ def relative_metrics(
         treatment: of the yardstick: with what of the module's adds operators to its file.
     """
     try:
+        # The network with the other activation in each place, as files that lie beside our own.
         other = with_yardstick(module, name)
         with TemporaryDirectory() as folder:
             beside = files

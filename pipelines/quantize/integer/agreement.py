@@ -75,10 +75,12 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
                     part.min_val = 0.0
             value = kernel.scaling_impl.value
             value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
+            # Weights on their own grid, so that float64 quantizes them to the same integers.
             twin.weight.data = integers * scale
             made = twin.quant_weight()
             if not torch.equal(made.scale, scale) or not torch.equal(made.int(), integers):
                 raise RuntimeError(f"{name}: in float64 its weights are quantized otherwise")
+            # Biases as the integer network has them, which are rounded.
             if name in biases and twin.bias is not None:
                 twin.bias.data = torch.from_numpy(biases[name].bias * biases[name].scale)
     return exact
@@ -219,12 +221,15 @@ def compare(
             else _exact_integers(exact, network, part)
         )
         fake = _integers_of(network.operations[-1].name, network, made)
+        # 1. Count the classes and logits that are equal.
         alike = fake.argmax(-1) == integer.argmax(-1)
         predictions += alike.size
         same += int(alike.sum())
         logits += integer.size
         unequal = fake != integer
         differing += int(unequal.sum())
+        # 2. For samples with other logits look for the quantizers where they part, each given the
+        # integers that the fake-quantized network had before it.
         samples = np.flatnonzero(unequal.reshape(len(part), -1).any(1))
         if diagnose and len(samples):
             chosen = {name: integers[samples] for name, integers in made.items()}

@@ -107,6 +107,7 @@ def _fused(operations: Sequence[Operation]) -> list[Operation]:
     """A ReLU beside a requantization becomes the lower end of its clip: rounding keeps the order
     and 0.
     """
+    # What a second operation reads must stay as it is.
     readers = Counter(name for operation in operations for name in operation.inputs)
     fused: dict[str, Any] = {}
 
@@ -124,6 +125,7 @@ def _fused(operations: Sequence[Operation]) -> list[Operation]:
             and isinstance(before, Rectify)
             and before.zero_point == operation.zero_point
         ):
+            # The ReLU before cuts at the zero point of what is requantized: the same cut after it.
             fused[operation.name] = replace(
                 operation, inputs=fused.pop(before.name).inputs, output=rectified(operation.output)
             )
@@ -132,6 +134,7 @@ def _fused(operations: Sequence[Operation]) -> list[Operation]:
             and isinstance(before, Requantize)
             and (operation.zero_point == before.output.zero_point)
         ):
+            # The ReLU behind is the lower end of the clip that requantization ends with.
             fused[operation.name] = replace(
                 fused.pop(before.name), name=operation.name, output=rectified(before.output)
             )

@@ -90,6 +90,8 @@ def carve(
     made: dict[fx.Node, fx.Node] = {}
     sources: dict[fx.Node, OnGrid] = {}
 
+    # Copy backwards from `last`: a node that holds integers becomes an input of the island, and any
+    # other is copied with all that it needs.
     def copy_of(node: fx.Node) -> fx.Node:
         if node not in made:
             held = on_grid(node)

@@ -117,6 +117,8 @@ def correlation(
 
     `weight` is (groups, window + 1, out / groups), a window being (*kernel, channels of the group).
     """
+    # All windows of the padded input as one view, of which the groups come first; nothing is
+    # copied.
     x, steps = padded.bind(given[0], room)
     view, rank = _view(x, window), len(window[0])
     groups, size, made = weight.shape
@@ -139,6 +141,7 @@ def correlation(
             block.transpose(0, 2, 1),
             partial(np.copyto, _split(block[:, :-1], turned.shape), turned),
         )
+    # The result is a view, and the steps fill it: each run uses the same memory.
     out = np.empty((rows, groups, made), weight.dtype)
     product_of = (
         (columns[0], weight[0], out[:, 0])

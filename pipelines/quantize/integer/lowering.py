@@ -158,6 +158,8 @@ class _Lowering:
     @torch.no_grad()
     def run(self, input_shape: tuple[int, ...], rounding: Rounding) -> IntegerNetwork:
         first: OnGrid | None = None
+        # In the graph's order note what each tensor holds; operations are made where a grid asks
+        # for integers.
         for node in self._quantized.graph.nodes:
             layer = layer_of(self._quantized, node)
             if node.op == "placeholder":
@@ -185,6 +187,8 @@ class _Lowering:
         """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded
         yet.
         """
+        # Floats, unless a form in integers is known: what stays float is cut out as an island
+        # later.
         held: _Held = _Float(node)
         if isinstance(layer, QuantIdentity):
             held = self._gridded(self._held_by_first(node), grid_of(layer), str(node.target))
@@ -332,6 +336,8 @@ class _Lowering:
                 output=grid,
             )
         if isinstance(held, _Float):
+            # Cut out the float part. Where integers can compute it, their operations stand in its
+            # place, and where not, the reason stays with the island.
             island, shapes = carve(self._quantized, held.node, self._held_on_grid, name, grid)
             if self._islands:
                 return island
@@ -342,6 +348,7 @@ class _Lowering:
             self._operations += part.operations[:-1]
             self._inserted += part.inserted
             return part.operations[-1]
+        # A sum of products, or integers of another grid, is rescaled by one dyadic factor.
         zero_point, axis = (
             (0, held.axis) if isinstance(held, _Accumulated) else (held.grid.zero_point, -1)
         )
@@ -362,6 +369,7 @@ class _Lowering:
         )
         if held.row.name == RELU6.name and ends_at_6:
             return self._compute(held.source, grid, name)  # the grid's clipping is that of ReLU6
+        # Other activations become integers for one hardness, as a function of integers on one grid.
         if held.hardness.numel() != 1:
             raise Unsupported(f"{held.name}: lambda per channel has no single table or polynomial")
         hardness = float(held.hardness)

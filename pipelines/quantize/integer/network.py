@@ -144,11 +144,13 @@ def prove_operations(
     known = Known({operation.name: operation for operation in operations}, spans, rounding)
     for operation in operations:
         given = [spans[name] for name in operation.inputs]
+        # 1. Rescaling multiplies: that must fit into 64 bits.
         if (bits := operation.rescaling_bits(given)) > _RESCALED_BITS:
             raise OverflowError(
                 f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
                 " multipliers"
             )
+        # 2. Partial sums must fit into the accumulator, and a quotient into 32 bits at the least.
         found, limit = operation.sums(given), width
         if found is not None:
             sums[operation.name] = found
@@ -199,6 +201,7 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         raise Unsupported(
             f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]"
         )
+    # 1. Each operation writes its own nodes, on the tensors that those before it made.
     dtype_like = network.input.storage
     nodes = Nodes("", shapes(network), network.rounding)
     tensors = {INPUT: Tensor(INPUT, dtype_like, network.input.low, network.input.high)}
@@ -216,6 +219,7 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         network.input_shape,
         nodes.shapes[last],
     )
+    # 2. What the integers mean is not in the operators: the metadata say it.
     texts = {"rounding": network.rounding.value}
     for end, grid in (("input", network.input), ("output", network.output)):
         texts |= {
@@ -223,6 +227,7 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
             f"{end}_zero_point": str(grid.zero_point),
         }
     helper.set_model_props(model, texts)
+    # 3. That no tensor holds floats is what such a file promises.
     if floats := float_tensors(model):
         raise RuntimeError(f"an integer-only graph has tensors of floats: {', '.join(floats)}")
     onnx.save(model, str(path))

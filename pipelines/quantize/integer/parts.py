@@ -180,6 +180,7 @@ class _Writer(Holding):
         operation, given = node.operation, [self._held[source] for source in node.sources]
         if isinstance(operation, ops.Input):
             return OnGrid(self._island.inputs[operation.place], self._island.grids[operation.place])
+        # 1. Constants, and what is computed of constants alone, stay values.
         if isinstance(operation, ops.Constant):
             return Fixed(operation.value)
         if all(isinstance(each, Fixed) for each in given):
@@ -195,8 +196,10 @@ class _Writer(Holding):
             )
         if isinstance(operation, moving.Gather) and isinstance(given[0], Fixed):
             return self._embedded(operation, given)
+        # 2. What only moves numbers computes nothing: follow where each comes from.
         if operation.moves:
             return self._moved(node, given)
+        # 3. What computes takes numbers in one block: write the moves before it.
         given = [self._settled(each) for each in given]
         match operation:
             case ops.Sum():
@@ -337,6 +340,8 @@ class _Writer(Holding):
             raise ValueError(
                 "needs integers of which the first dimension does not count the samples"
             )
+        # 1. Numbers count from 1, of the second of two samples from total + 1, and 0 is padding. So
+        # a move within samples shifts all numbers of the second by the total.
         empty, (first, second) = numbers == 0, numbers
         if (
             not bool(((second == first + held.total) | (empty[0] & empty[1])).all())
@@ -346,14 +351,17 @@ class _Writer(Holding):
                 "moves numbers across samples, or needs them where the first dimension does not"
                 " count those"
             )
+        # 2. Constants must be the same for all samples.
         if not torch.equal(constants[0], constants[1]):
             raise ValueError("has constants that differ between the samples of a batch")
+        # 3. One gather does the whole move; padding takes what stands for 0.
         indices = torch.where(empty[0], held.total, first - 1).numpy()
         fill = source.grid.zero_point if isinstance(source, OnGrid) else 0
         name = self.add(Arrange, *(each.name for each in held.sources), indices=indices, fill=fill)
         module = replace(source, name=name)
         if isinstance(module, OnGrid) and self._tokens.get(source.name) == module.grid:
             self._tokens[name] = module.grid
+        # Padding adds 0 to what the numbers can be.
         if isinstance(module, Raw):
             module = replace(module, ends=(min(module.ends[0], 0.0), max(module.ends[1], 0.0)))
         return (
@@ -450,6 +458,7 @@ class _Writer(Holding):
         """
         if not isinstance(held, Scaled):
             return Shares(held if isinstance(held, OnGrid | Raw) else self.fine(held), 1.0, None)
+        # 1. Leave out entries that no input brings near enough to the best one to show in a weight.
         shape = self.shape(held)
         ends = [
             np.broadcast_to(held.factor * end + held.offset, shape)
@@ -466,6 +475,8 @@ class _Writer(Holding):
         offset = np.where(
             keep, offset - np.where(keep, offset, -np.inf).max(-1, keepdims=True), 0.0
         )
+        # 2. With one positive factor and no offset left, the scores are the source's integers,
+        # scaled.
         alike = float(factor[keep][0])
         if (
             (factor[keep] == alike).all()
@@ -474,6 +485,7 @@ class _Writer(Holding):
             and self.shape(held.source) == shape
         ):
             return Shares(held.source, alike, counted)
+        # 3. Else bring them onto a fine grid of their own.
         return Shares(
             self.fine(Scaled(held.source, np.where(keep, factor, 0.0), offset)), 1.0, counted
         )
@@ -486,6 +498,7 @@ class _Writer(Holding):
                 held,
                 offset=offset - offset.mean(-1, keepdims=True) if offset.ndim else np.zeros(()),
             )
+        # The finest grid on which the norm's numbers still fit into 64 bits.
         for bits in range(FINE, COARSE - 1, -1):
             source = self.grid(held, bits)
             try:
@@ -499,6 +512,7 @@ class _Writer(Holding):
         name = self.add(lambda name, inputs: replace(made, name=name, inputs=inputs), source.name)
         self.inserted.append(name)
         self.normed.add(name)
+        # No normalised value is beyond sqrt(n), as their squares add up to n at the most.
         reach = math.sqrt(size)
         raw = Raw(name, 2.0**-NORM_BITS, (-reach, reach), made.greatest)
         ends = (operation.weight, getattr(operation, "bias", None))

@@ -72,6 +72,7 @@ def make_polynomial(
             exceed 64 bits.
     """
     _check_hardness(name, hardness)
+    # 1. I-BERT's constants in steps of the input's grid.
     step = hardness * input.scale / math.sqrt(2)
     greatest = max(input.high - input.zero_point, input.zero_point - input.low)
     limit = -_B / step
@@ -81,6 +82,7 @@ def make_polynomial(
             f" 64 bits; it must be at least {-_B * math.sqrt(2) / hardness / _GREATEST_LIMIT:.3g}"
         )
     constant = max(1.0, 1 / (-_A * step**2))  # 1 where every q but 0 lies in a tail
+    # 2. The least shift with which products fit: every bit that is cut off costs precision.
     greatest_one = _GREATEST_PRODUCT // (2 * max(1, greatest))
     if greatest_one < 1:
         raise ValueError(
@@ -90,6 +92,7 @@ def make_polynomial(
     while round(constant / 2**shift) > greatest_one:
         shift += 1
     one = round(constant / 2**shift)
+    # 3. The rescaling onto the output's grid, for which `one` is divided out.
     factor = Dyadic.nearest(input.scale / (2 * one * output.scale))
     return Polynomial(
         name,
