@@ -342,6 +342,8 @@ class Engine:
         they are made of are optimized too, for the same lower bounds, and the tightest of each are
         kept. `done`, given bounds (batch, k), says which need no more work, (batch, 1).
         """
+        # Bounds that are given stay fixed; without them the library makes them from lines that it
+        # optimizes as well.
         given = {} if all_lines else {_GIVEN: self._by_name(inputs)}
         sloped = all(isinstance(activation, BoundRelu) for activation in self._activations)
         step = (_SLOPE_STEP if sloped else _POINT_STEP) if all_lines else _STEP

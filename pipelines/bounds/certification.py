@@ -331,6 +331,8 @@ class Certification:
 
         def work(some: slice) -> Margins:
             started = time.monotonic()
+            # An even share of the time that is left, for the batches of this radius and those
+            # ahead.
             batches = -(-len(chosen[some.start :]) // self._propagation.batch)
             share = _ROUND * self._pace.left() / (batches * max(1, 1 + self._ahead))
             left = min(share, self._budget - (time.monotonic() - began))

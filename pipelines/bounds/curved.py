@@ -253,6 +253,7 @@ def layer_names(
     An activation whose input is not found, as behind one that was merged with it, is "activation 3"
     by its place.
     """
+    # Run a copy and note what each activation is given: equal inputs tell which one is meant.
     watched = copy.deepcopy(traced).double()
     calls: list[tuple[str, torch.Tensor]] = []
     paths = {str(node.target): node.meta.get("path", node.target) for node in traced.graph.nodes}

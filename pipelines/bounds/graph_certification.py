@@ -202,6 +202,7 @@ class _Certification:
             if graph is None:
                 points += [None] * len(some)
                 continue
+            # The attack follows the graph; a point counts if the network itself confirms it.
             tensors = falsify(
                 _Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts
             )

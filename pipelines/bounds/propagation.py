@@ -144,6 +144,7 @@ class Propagation:
             raise Unsupported(
                 f"the network fails in float64, in which bounds are checked: {_line(error)}"
             ) from error
+        # Boxes without any width: all that is left is rounding.
         errors = self._rounding.errors(points, points)[0]
         least = (errors / (1 + logits.abs().amax(1, keepdim=True))).amin().item()
         if _BLURRED < least < torch.inf:
@@ -233,13 +234,17 @@ class Propagation:
         regions, rows = Regions.of(properties), rows_of(properties, self._network.classes)
         lower, upper, inputs = self._by(method, regions, rows)
         norms = self._engine.norms if self._normed else None
+        # 1. Widen the bounds by what float64 itself may have lost.
         single, double = self._rounding.errors(
             regions.lower, regions.upper, inputs if self._ordered else None, norms
         )
         slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
+        # 2. Look for values of the network that these bounds, or those of float32's rounding,
+        # exclude.
         self._check(regions, rows, lower, upper)
         self._check_rounding(regions, single)
+        # The rows are the margins first, and then the logits.
         split = self._network.classes - 1
         return Margins(
             lower[:, :split],

@@ -81,6 +81,7 @@ def search(
         steps: of the bisection between the greatest radius that holds and the next one of the grid.
         certified: certifies some of the samples, each at a radius of its own.
     """
+    # 1. From the grid: the greatest radius that holds, and the next one above it.
     radii = torch.tensor(sorted(grid), dtype=torch.float64)
     holds, missing = (torch.stack([grid[each][i] for each in sorted(grid)]) for i in (0, 1))
     lower = (radii[:, None] * holds).amax(0)
@@ -89,6 +90,7 @@ def search(
     beyond = correct & holds[-1]
     untried = correct & (missing & (radii[:, None] == upper)).any(0)
     late = torch.zeros_like(correct)
+    # 2. Bisect between both, each sample at a radius of its own, until it is out of time or steps.
     for _ in range(steps):
         middle = lower + (upper - lower) / 2
         open_ = torch.nonzero(upper.isfinite() & (lower < middle) & (middle < upper) & ~late)[:, 0]

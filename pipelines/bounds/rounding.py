@@ -53,6 +53,7 @@ class _Curved(nn.Module):
         center, radius, error = x.parts()
         hardness, traits = self._shape.factor, self._shape.traits
         lower, upper = x.run.narrowed(center - radius, center + radius)
+        # Real values lie in [lower, upper]; float32's may lie beyond it by the error.
         first, last = hardness * (lower - 1.01 * error), hardness * (upper + 1.01 * error)
         farthest = torch.maximum(first.abs(), last.abs())
         lost = ~(farthest < _FARTHEST)
@@ -63,6 +64,7 @@ class _Curved(nn.Module):
         reach = torch.maximum(least.abs(), most.abs())
         x.run.reached(_REACHED * hardness * magnitude)
         x.run.reached(_REACHED * reach)
+        # float32's own rounding, and the error of the input, which the steepest slope stretches.
         off = UNIT * (reach + magnitude * (1 + steepest + _outside(traits))) + TINY
         moved = (steepest * error + _UNITS * off + self._shape.gap).masked_fill(lost, torch.inf)
         return between(least, most, moved, x.run)

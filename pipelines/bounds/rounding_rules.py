@@ -222,9 +222,12 @@ def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
         low, high = low.masked_fill(~seen, torch.inf), high.masked_fill(~seen, -torch.inf)
         error = error.masked_fill(~seen, 0.0)
     apart = (high.amax(-1, keepdim=True) - low.amin(-1, keepdim=True)) * 1.01
+    # No difference of two inputs is off by more than `both`. That changes a weight by at most the
+    # factor exp(both), and by a quarter of it, as p (1 - p) <= 1/4.
     both = 1.01 * (error + error.amax(-1, keepdim=True))
     moved = torch.minimum(most * torch.expm1(both), both / 4).clamp(max=1.0)
     reach = (most + moved).clamp(max=1.0)
+    # float32's own: the exponents' rounding grows with how far the inputs are apart.
     own = reach * (torch.expm1(4 * UNIT * apart) + units(2 * count + _EXP)) + 4 * (count + 2) * TINY
     off = moved + own.clamp(max=1.0)
     return between(least, most, off if seen is None else off.masked_fill(~seen, 0.0), x.run)

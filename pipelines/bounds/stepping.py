@@ -217,6 +217,7 @@ class _Stepper:
             )
         if any(all_input_node in self.constant for all_input_node in node.all_input_nodes):
             raise Unsupported(f"no sound bounds for {path_of(node)} of a constant")
+        # softmax(scale Q K^T) V in three steps, each with bounds of its own.
         scores = (*self.shapes[query][:-1], self.shapes[key][-2])
         made = self._step(Matrices(transposed=True), [query, key], scores)
         made = self._step(Softmax(given["scale"], given["is_causal"]), [made], scores)

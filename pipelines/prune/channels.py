@@ -141,6 +141,7 @@ def _faults(
         equality_error(module, Pruned(module, {}), probe.outputs)
     except Unsupported as without_pruning:
         raise Unsupported(f"even with nothing removed: {without_pruning}") from without_pruning
+    # Remove each group alone, to tell those at fault from those that only went with them.
     faults: dict[str, str] = {}
     for root, channels in error.doomed.items():
         try:

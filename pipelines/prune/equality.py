@@ -51,9 +51,12 @@ def equality_error(
     """
     zeroed, narrow = _in_double(unpruned), _in_double(pruned.module)
     sizes: dict[str, tuple[int, float]] = {}
+    # 1. Zero the removed channels where they are made, and compare the outputs.
     for path, channels in pruned.removed.items():
         zeroed.get_submodule(path).register_forward_hook(_zero(channels, sizes, path))
     error = _error(zeroed, narrow, outputs)
+    # 2. Raise all channels that stay, in both networks alike, so that units that are always 0 hide
+    # nothing.
     generator = torch.Generator().manual_seed(0)
     for path, (width, greatest) in sizes.items():
         amounts = (1 + torch.rand(width, generator=generator, dtype=torch.float64)) * (

@@ -300,6 +300,8 @@ def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[s
         path: sorted(row for head in heads for row in rows[head])
         for path, rows in attention.rows.items()
     }
+    # The rows that make the heads go, then the columns that read them; what the module says of its
+    # sizes follows.
     for path, rows in removed.items():
         keep(linear_at(module, path), outputs=_others(linear_at(module, path).weight[:, 0], rows))
     columns = [column for head in heads for column in attention.columns[head]]

@@ -110,6 +110,7 @@ class InRuntime:
             for node in model.graph.node
             if node.op_type == "DequantizeLinear"
         }
+        # Make the integers of each quantizer an output: the node that dequantizes them tells which.
         for name in names:
             node = _DEQUANTIZE.format(name)
             if node not in integers:
@@ -269,11 +270,13 @@ def compare_layers(
         missing = "quantized tensor" if len(inputs) else "input"
         raise ValueError(f"Brevitas and ONNX Runtime cannot be compared: there is no {missing}")
     plain = open_onnx(path)
+    # With ONNX Runtime's fusions, as the file runs, and without, where each node rounds as it says.
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
     tally = _Tally(names, quantizer_of_logits(quantized), by_position)
     for piece in pieces(inputs, at_a_time(quantized, _CHUNK)):
         chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
+        # Reading tensors may keep ONNX Runtime from fusing: then the logits may be others.
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
         expected, in_brevitas = _run_brevitas(quantized, chunk)
         tally.add(len(leaves(chunk)[0]), in_brevitas, integers, unfused.run(chunk)[1])

@@ -51,6 +51,8 @@ def activation_range(
     lower, upper = min(0.0, flat.min().item()), max(0.0, flat.max().item())
     if calibration == "max" or lower == upper:
         return lower, upper
+    # Every grid holds 0, so that zeros have no error. Of the others a part is enough for the
+    # search.
     flat = flat[flat != 0]
     flat = flat[:: -(-len(flat) // _SEARCHED)].double()
     if power_of_two:
@@ -81,6 +83,7 @@ def weight_thresholds(
     shares = [2.0**-k for k in range(_EXPONENTS)] if power_of_two else _WEIGHT_SHARES[::-1]
     most = 2 ** (bits - 1) - 1
     best, least_error = greatest, torch.full_like(greatest, torch.inf)
+    # Try all channels at once; each keeps the threshold of its own least error.
     for share in shares:
         thresholds = (share * greatest).clamp(min=least)
         scale = (thresholds / (most + power_of_two))[:, None]

@@ -301,6 +301,7 @@ def _kinds(profile: _Profile) -> dict[str, str]:
     kinds: dict[str, str] = {}
     on_data = {each.name for each in profile.graph.input}
     for node in profile.graph.node:
+        # What follows from the inputs' shape alone computes nothing of the network.
         depends = node.op_type not in _ASKS_SHAPE and not on_data.isdisjoint(node.input)
         if depends:
             on_data.update(node.output)

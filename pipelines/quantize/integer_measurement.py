@@ -483,6 +483,7 @@ def part_errors(
     """
     name, kept = "integer_part_error", {island.name for island in network.islands}
     tokens = network.input.high + 1 if network.tokens else None
+    # Lower once more with each such part left in float, to have what its integers stand for.
     apart = lower(
         quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens
     )

@@ -65,6 +65,8 @@ def migrate(
     greatest = _greatest_features(traced, groups, inputs)
     migrated = copy.deepcopy(traced)
     copies = {node.name: node for node in migrated.graph.nodes}
+    # All that read one tensor share a factor: their weights take it up, and what makes the tensor
+    # gives it off, or an operation behind that where others read it too.
     for node, users in groups.items():
         layers = [_linear(migrated, user) for user in users]
         factor = _factors(greatest[node], layers, strength)

@@ -67,8 +67,7 @@ def quantized_layer(
         raise Unsupported(f"{name!r}: its weights or biases are not finite")
     kinds = {"float": Int8WeightPerChannelFloat, "power-of-two": Int8WeightPerChannelFixedPoint}
     bias = layer.bias if isinstance(layer.bias, torch.Tensor) else None
-    # The least scale with which the bias still fits into 32 bits, of which a power of two is
-    # rounded up.
+    # The least reach of a channel, for its bias to fit into 32 bits; a power of two is rounded up.
     least = max(_LEAST_RANGE * bias.abs().max().item() if bias is not None else 0.0, _LEAST_SCALE)
     options: dict[str, Any] = {
         "bias": bias is not None,

@@ -81,6 +81,7 @@ def _free_batch(values: list[Array]) -> Array | None:
         for value in values
     ):
         return None
+    # One place varies, and it is the same multiple of every batch: then -1 stands there.
     varying = np.flatnonzero((values[0] != values[1]) | (values[0] != values[2]))
     if len(varying) != 1 or (values[0] < 0).any():
         return None
@@ -134,6 +135,8 @@ def drop_idle_clips(model: onnx.ModelProto) -> None:
             constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
     makers = {name: node for node in model.graph.node for name in node.output}
     outputs = {value.name for value in model.graph.output}
+    # What reads a Clip reads its input instead, if all values that this may have lie within the
+    # ends.
     instead: dict[str, str] = {}
     for node in model.graph.node:
         if (

@@ -106,9 +106,11 @@ def _gptq(weight: torch.Tensor, own: torch.Tensor, _other: torch.Tensor, most: i
     seen = diagonal > 0
     if not bool(seen.any()):
         return weight.round().clamp(-most, most)
+    # Damping keeps the Hessian invertible, also where an input is always 0.
     diagonal += _DAMPING * diagonal[seen].mean()
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
     factor = torch.linalg.cholesky(inverse, upper=True)
+    # Round one column after another: those that are still to come make up for its error.
     left, integers = weight.clone(), torch.empty_like(weight)
     for j in range(weight.shape[1]):
         integers[:, j] = left[:, j].round().clamp(-most, most)

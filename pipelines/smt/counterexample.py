@@ -89,9 +89,12 @@ class Judge:
             property_.lower.shape
         )
         lower, upper = float32_box([property_])
+        # 1. The point itself, rounded to float32.
         rounded = center.float().clamp(lower[0], upper[0])
         if self.accepts(property_, rounded):
             return rounded
+        # 2. The attack, in parts of the box around the point, as rounding may have lost the
+        # violation.
         for part in _REACHES:
             lower = torch.maximum(property_.lower, center - part * property_.eps)
             upper = torch.minimum(property_.upper, center + part * property_.eps)

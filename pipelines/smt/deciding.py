@@ -57,14 +57,17 @@ def question(
     """
     lines = []
     columns, most = [], reduced.widths
+    # 1. The free inputs t, between 0 and their widths.
     for index, width in enumerate(reduced.widths.fractions()):
         columns.append(f"t{index}")
         lines += [declared(f"t{index}"), between(f"t{index}", Fraction(0), width)]
+    # 2. The neurons, layer by layer: an input is a row over the variables that came before it.
     for depth, layer in enumerate(reduced.layers):
         inputs = _rows(layer.forms, columns, most, bits)
         outputs = [f"a{depth}_{index}" for index in range(layer.forms.shape[0])]
         lines += _relus(outputs, layer, inputs, bits, encoding)
         columns, most = columns + outputs, end_to_end([most, layer.upper])
+    # 3. The case: all of its rows are <= 0 at once.
     margins = _rows(reduced.margins[[*rows]], columns, most, bits)
     lines += [f"(assert (<= {form} 0.0))" for form, _ in margins]
     return "\n".join(lines)

@@ -173,10 +173,13 @@ class ExactNetwork:
             for depth, each in enumerate(self.maps):
                 weight, bias = each.weight.floats().T, each.bias.floats()
                 if depth and self.curves:
+                    # A curve passes errors on by its greatest slope at the most, and rounds once
+                    # more.
                     error = _STEEPEST * error + _CURVE_ROUNDING * np.maximum(np.abs(state), 1.0)
                     state = self.curves[depth - 1].value(state)
                 elif depth:
                     state = np.maximum(state, 0.0)
+                # |x| |W| + |b| is at least every partial sum, which each rounding is relative to.
                 size = np.abs(state) @ np.abs(weight) + np.abs(bias)
                 size[size > _GREATEST] = np.inf
                 error = error @ np.abs(weight) + (len(weight) + 2) * (_ROUNDING * size + _TINY)

@@ -152,6 +152,7 @@ class Portfolio(Search):
         started = time.monotonic()
         first = super().query(property_, suspect, seconds)
         left = seconds - (time.monotonic() - started)
+        # Marabou is asked only what the search left open by a limit, in the rest of the time.
         if first.verdict is not Verdict.TIMEOUT or left <= 0:
             return first
         if not installed():

@@ -172,6 +172,7 @@ class Method(ABC):
             settled = Settled(
                 Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200])
             )
+        # A count of nodes ends a query in the same place on every machine, and the clock does not.
         counted = settled.nodes is not None and settled.nodes >= self.nodes
         clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
         return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)

@@ -232,6 +232,8 @@ class Evidence:
             text = checked_text(settled.proof(self._content), self._content)
         except (Unsupported, *REFUSALS) as error:
             self._missing.append(str(error))
+            # That no proof can be written says nothing of the verdict, if a folded network is the
+            # reason or none is. A proof that its checker refuses does.
             stands = isinstance(error, Unsupported) and (
                 self._folded or not isinstance(error, OtherNetworkError)
             )

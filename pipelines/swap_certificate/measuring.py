@@ -228,6 +228,8 @@ def observed_disruption(
     generator = torch.Generator().manual_seed(seed)
     best = torch.zeros(len(lower), dtype=torch.float64)
     still = bool((lower == upper).all())
+    # First from the center, then from random points. Steps become smaller, so that the last ones
+    # refine what the first ones found.
     for restart in range(1 if still else _RESTARTS):
         share = (
             torch.rand(lower.shape, generator=generator, dtype=torch.float64) if restart else 0.5

@@ -30,6 +30,8 @@ def dependent_rows(rows: torch.Tensor) -> dict[int, dict[int, float]]:
     dependent = [row for row in range(len(rows)) if row not in set(basis)]
     if not basis or not dependent:
         return {}
+    # Least squares give the shares. A row depends on the others if they leave nothing of it, and if
+    # no share is so great that it would amplify rounding.
     kept = rows[basis]
     shares = torch.linalg.lstsq(kept.T, rows[dependent].T, driver="gelsd").solution.T
     remainders = (rows[dependent] - shares @ kept).norm(dim=1)
@@ -141,6 +143,7 @@ def _constants(module: nn.Module, hidden: Hidden) -> dict[int, float]:
         zero = zero if scale is None else zero | (scale == 0)
     if not bool(zero.any()):
         return {}
+    # Without weights the bias is left: norms and activation make the unit's constant of it.
     shape = (1, producer.weight.shape[0], *[1] * (len(hidden.shape) - 1))
     values = torch.zeros(shape, dtype=torch.float64)
     if producer.bias is not None:

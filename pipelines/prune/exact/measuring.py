@@ -175,6 +175,7 @@ def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
         yield from pieces(bench.data.test.inputs, _TOKENS)
         yield torch.randint(bench.data.vocabulary, (_TOKENS, *shape), generator=generator)
         return
+    # One half are corners, of which the first two are the lowest and the highest of all.
     points = torch.rand(2 * _RANDOM, *shape, generator=generator, dtype=torch.float64)
     points[:_RANDOM] = points[:_RANDOM].round()
     points[0], points[1] = 0.0, 1.0

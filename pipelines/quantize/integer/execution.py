@@ -189,6 +189,7 @@ class _Program:
     def __init__(self, fast: _Fast, batch: int) -> None:
         self._given, room = fast.given, Room(batch)
         readers = _reserving(fast.kernels)
+        # The buffers of what pads come first: operations before it write right into their inside.
         for padded in readers.values():
             room.padded[padded.name] = padded.buffer(batch)
         stored: dict[str, Array] = {}

@@ -248,6 +248,7 @@ class Holding:
         factor, offset = held.factor * source.scale / grid.scale, held.offset / grid.scale
         if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
             raise ValueError("scales or shifts by what is not finite")
+        # The greatest shift with which multiplier and sum still fit is the most precise one.
         most = max(float(np.abs(factor).max()), 2.0**-32)
         total = source.greatest * most + float(np.abs(offset).max())
         shift = min(_MULTIPLIER_BITS - math.frexp(most)[1], _TOTAL_BITS - math.frexp(total)[1], 62)

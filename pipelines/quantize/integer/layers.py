@@ -204,9 +204,11 @@ class Convolution(Weighted):
             np.moveaxis(self.weight.astype(kind), 1, -1).reshape(made, -1),
             self.bias.astype(kind),
         )
+        # With one input for each output the product has no sum over channels.
         if share == 1 and made == self.groups > 1:
             constants = np.ascontiguousarray(weight.T), bias
             return Kernel(slot, partial(depthwise, padded, *constants, window), padded)
+        # The bias is one more weight, of a column that is constant.
         rows = np.concatenate([weight, bias[:, None]], axis=1).reshape(
             self.groups, made // self.groups, -1
         )
@@ -384,9 +386,11 @@ class Arrange(Operation):
         ]
         low, high = min(tensor.low for tensor in given), max(tensor.high for tensor in given)
         joined = flat[0] if len(flat) == 1 else nodes.add("Concat", *flat, axis=1)
+        # What is in order already only gets another shape.
         if np.array_equal(self.indices.ravel(), np.arange(sum(sizes))):
             shape = nodes.constant([-1, *self.indices.shape], np.int64)
             return Tensor(nodes.add("Reshape", joined, shape), dtype, low, high)
+        # Padding reads one more element at the end, which holds what stands for 0.
         if self.indices.max() == sum(sizes):
             pads = nodes.constant([0, 0, 0, 1], np.int64)
             joined = nodes.add("Pad", joined, pads, nodes.constant(self.fill, dtype))

@@ -231,6 +231,7 @@ class _Lowering:
         integers = weight.int(float_datatype=False).numpy().astype(np.int8)
         bias = np.zeros(len(integers), dtype=np.int32)
         if layer.bias is not None:
+            # Of its input the bias quantizer only takes the scale: zeros on that grid will do.
             given = quantizer_of(self._quantized, before)(
                 torch.zeros((1,) * len(node.meta["shape"]))
             )

@@ -150,7 +150,7 @@ def prove_operations(
                 f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
                 " multipliers"
             )
-        # 2. Partial sums must fit into the accumulator, and a quotient into 32 bits at the least.
+        # 2. Partial sums must fit into the accumulator; a quotient may always take 32 bits.
         found, limit = operation.sums(given), width
         if found is not None:
             sums[operation.name] = found

@@ -315,6 +315,8 @@ class Smooth(Operation):
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
         span, (low, high) = given[0], given[0].ends
+        # Compute the function once for every integer in reach; then each different interval takes
+        # the least and the greatest of its part.
         image = self.apply_sample([every(low, high)], known.rounding)
         pairs, where = np.unique(
             np.stack([span.lower.ravel(), span.upper.ravel()]), axis=1, return_inverse=True

@@ -309,6 +309,7 @@ class Normalize(Operation):
         return made * NORMALIZE
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        # n x - sum(x) stands for x - mean, as it is an integer.
         if self.centred:
             size, wide = (
                 nodes.wide(nodes.shapes[self.inputs[0]][-1]),
@@ -375,6 +376,8 @@ class Exponential(Operation):
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         x, factor = given[0].name, self.factor
         counted = x if self.keep is None else self._kept(nodes, x, self.keep)
+        # A power of two by how far x is below the greatest: whole octaves are shifts to the right,
+        # and what is left of one is looked up.
         greatest = nodes.add("ReduceMax", counted, nodes.constant([-1], np.int64), keepdims=1)
         below = nodes.add("Sub", nodes.widened(greatest, 0), nodes.widened(x, 0))
         multiplier = factor.multiplier[0] * (1 if self.keep is None else self.keep)

@@ -146,6 +146,8 @@ class _Reader:
             )
         limits, size = np.iinfo(kind), int(np.prod(shape))
         self.shape, self.low, self.high = shape, int(limits.min), int(limits.max)
+        # What the next product may be given: at first all integers of the input's type, then the
+        # range of the last layer's outputs.
         self.lower, self.upper = (
             np.full(size, self.low, np.int64),
             np.full(size, self.high, np.int64),
@@ -273,10 +275,13 @@ class _Reader:
         if result not in self.current:
             raise Unsupported(f"tensor {result!r} is not made by the last layer")
         name, weight, bias = self.pending
+        # 1. The accumulators' range over all that the layer may be given; beyond 32 bits they would
+        # wrap.
         ends = np.stack([weight * self.lower, weight * self.upper])
         lower, upper = ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias
         if max(-int(lower.min()), int(upper.max())) >= 2 ** (_ACCUMULATOR_BITS - 1):
             raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
+        # 2. Compute the function on all of that range: its values are what the next layer is given.
         runs = tuple(tabulate(self._function(result), lower, upper))
         self.layers.append(Layer(weight, bias, runs))
         self.lower = np.array([run.values.min() for run in runs])

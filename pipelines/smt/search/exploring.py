@@ -126,6 +126,7 @@ class Descent:
     # Beyond float64 it is no guide, and nothing else rests on it.
     @np.errstate(over="ignore", invalid="ignore")
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
+        # Forwards keep the slopes of the activations; backwards they give the row's gradient.
         steep = []
         for depth, (weight, bias) in enumerate(self._hidden):
             state = weight @ point + bias

@@ -400,6 +400,7 @@ def _solve(matrix: Exact, right: Exact, deadline: float) -> Exact | None:
     up.
     """
     rows = np.concatenate([matrix, right[:, None]], axis=1)
+    # Gauss-Jordan in fractions: nothing is rounded, so that any pivot other than 0 will do.
     for column in range(len(rows)):
         pivots = column + np.flatnonzero(rows[column:, column])
         if not len(pivots):

@@ -253,6 +253,7 @@ class IntervalSpace(Space[Intervals]):
         middle = float(np.clip(found.inputs[neuron], low + edge, high - edge))
         ends = np.array([low, middle]), np.array([middle, high])
         curve = next(curve for place, curve in self._curves if neuron < place.stop)
+        # Lines that only have to hold on one half are tighter there; other neurons keep theirs.
         both = curve.lines(*ends)
         halves = (
             Intervals(*(each.copy() for each in part)),
