@@ -1,4 +1,8 @@
-"""What of the properties holds, by each method and radius, as metrics; within the time limit."""
+"""The run of the `bounds` stage on a torch module: at each radius PGD's attack, then each method's
+proofs, as metrics and within the time limit.
+
+What auto_LiRPA does not take is handed to the bounds of the graph.
+"""
 
 from __future__ import annotations
 

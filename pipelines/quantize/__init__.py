@@ -1,4 +1,7 @@
-"""The `quantize` stage. Importing this module imports no heavy library."""
+"""The `quantize` stage: networks in integers, calibrated or trained so, as ONNX Runtime runs them.
+
+Importing this module imports no heavy library.
+"""
 
 from __future__ import annotations
 

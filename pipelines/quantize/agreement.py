@@ -339,6 +339,7 @@ class _Tally:
         agree = np.ones(count, dtype=bool)
         for name in self._names:
             unequal = brevitas[name].integers != fused[name]
+            # A difference begins where all tensors before it agree; behind it others only follow.
             rows = np.repeat(agree, len(unequal) // count)
             origins = np.argwhere(unequal & rows.reshape(-1, *[1] * (unequal.ndim - 1)))
             if len(origins):

@@ -303,6 +303,8 @@ class Questions:
         """The last answer on the case, and a counterexample; "sat" without one is of real inputs
         alone.
         """
+        # Rounded numbers are shorter, and only add behaviours: what they refute is refuted. What
+        # they satisfy is asked again exactly, unless that input violates the case.
         for bits in (_ROUNDED_BITS, None):
             reply = self._ask(rows, bits)
             if reply.end is not End.SAT:

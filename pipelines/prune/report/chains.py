@@ -85,6 +85,7 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
     variants, sheet = run.variants, Sheet()
     for step in shown:
+        # A step on pruned networks is compared with the same step on unpruned ones.
         twin = chain.twin(step)
         for metric, setting in _metrics(measured, workload, step):
             cells = []

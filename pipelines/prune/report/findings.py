@@ -178,6 +178,7 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
         tested = [(each, cell) for each, cell in cells if cell.bracketed]
         if not tested:
             continue
+        # The last sparsity before the first resolved loss; its interval says what is not excluded.
         lost = next((i for i, (_, cell) in enumerate(tested) if cell.tone == "worse"), len(tested))
         each, cell = tested[max(lost - 1, 0)]
         if lost == 0:

@@ -258,6 +258,7 @@ def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: 
 
 
 def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
+    # Filled marks are those that no other network beats in both cost and accuracy.
     best = {id(each) for each in front(panel.spots)}
     for variant, look in known.items():
         own = sorted(

@@ -173,6 +173,7 @@ def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatmen
         for treatment in treatments
         if treatment.key and not treatment.control
     ]
+    # Options in which treatments differ tell them apart; those that all share are told once.
     names = dict.fromkeys(name for each in known for name in each if name not in _NO_METHOD)
     differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
     told = [name for name in names if name in differing or name in _NAMED]
@@ -182,6 +183,7 @@ def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatmen
         words = [_words(name, options[each.step].get(name)) for name in named]
         apart.append(replace(each, method=", ".join(word for word in words if word)))
     shared = [_words(name, known[0].get(name)) for name in names if name not in told]
+    # Where that leaves two of one name, the step's own name is added.
     labels = [module.label for module in apart]
     apart = [
         replace(module, method=f"{module.method}, {module.step}".removeprefix(", "))

@@ -280,6 +280,8 @@ def _local_differences(
     tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
     found = []
     for operation in network.operations:
+        # Give each operation the fake-quantized network's integers, so that a difference is its
+        # own.
         local = operation.apply([tensors[name] for name in operation.inputs], network.rounding)
         tensors[operation.name] = made.get(operation.name, local)
         if operation.name in made and not np.array_equal(local, made[operation.name]):

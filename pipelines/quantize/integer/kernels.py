@@ -87,6 +87,7 @@ class Padded:
     def bind(self, source: Array, room: Room) -> Bound:
         """The padded input and the copy that it may need."""
         buffer = room.padded.get(self.name)
+        # The operation before has written into the inside of the buffer: nothing is left to copy.
         if buffer is not None and np.may_share_memory(source, buffer):
             return buffer, []
         stored = source if self.source.last else np.moveaxis(source, 1, -1)

@@ -173,6 +173,7 @@ def _search(nearest: Array, crossings: _Crossings, levels: Integers, before: int
     """
     bits: Integers = nearest.view(np.int32 if nearest.dtype == np.float32 else np.int64)
     chosen, missing = nearest.copy(), np.ones(len(nearest), dtype=bool)
+    # Neighbouring floats, from the nearest to the exact factor on, for all channels at once.
     for steps in sorted(range(-_NEAR, _NEAR + 1), key=abs):
         tried = np.add(bits, steps, dtype=bits.dtype).view(nearest.dtype) if steps else nearest
         right = missing & (tried >= 0)

@@ -58,10 +58,14 @@ def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
     if not tables:
         return ""
     found = {}
+    # 1. Each method and placement: a mean by seed over widths and workloads, its interval over
+    # seeds.
     for panel in dict.fromkeys(panel for table in tables for panel in table.panels):
         means = mean_by_seed([_gaps(table, variant, panel) for table in tables])
         if means and (each := mean_interval(list(means.values()), magnitude=1.0)).low is not None:
             found[panel] = each
+    # 2. A whole interval within the margin shows equivalence, which a test that resolves nothing
+    # does not.
     within = sum(
         not each.constant
         and each.low is not None
@@ -267,6 +271,8 @@ def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
         return (
             f"{ways[0]} with every placement" if len(ways) == 1 else "turning with the placement"
         ), ""
+    # That one placement resolves a gap and another does not is no difference between the two: the
+    # difference of their gaps has a test of its own.
     apart = Compared("", resolved[0].gap, next(cell for cell in cells if not cell.resolved).gap)
     head = (
         f"{' and '.join(ways)} with {listed([cell.treatment.placement for cell in resolved])} only"

@@ -183,6 +183,7 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
             name: _cell(measured, workload, name, baseline, float_step, quality, (quality.metric,))
             for name in measured.variants
         }
+        # The source that most cells have names the table, and cells of another one are marked.
         metrics = [cell.metric for cell in cells.values() if cell.mean]
         usual = max(quality.sources, key=metrics.count)
         found.append(

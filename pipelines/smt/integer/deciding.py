@@ -1,5 +1,6 @@
-"""The decision of one query: falsifier, exact bounds, then branch and bound. And properties of
-VNN-LIB files so.
+"""The decision of one query of an integer network: exact bounds, falsifier, then branch and bound.
+
+Properties of VNN-LIB files are turned into such queries.
 """
 
 from __future__ import annotations

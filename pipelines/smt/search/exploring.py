@@ -310,26 +310,33 @@ class PhaseSearch(Exploration[Phases]):
         dual = self._phases.dual if self._reduced.neurons > _DEAR else None
         if dual is None:
             return super().run(limits)
+        # 1. A limited number of nodes by programs, whose multipliers are the better ones.
         few = Limits(limits.deadline, min(limits.nodes, _PROGRAMS))
         limits.nodes -= few.nodes
         finding = super().run(few)
         limits.nodes += few.nodes  # what they did not use
         if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
             return finding
+        # 2. What they leave open goes to the ascent, many parts at a time.
         return Ascent(self, dual, limits).run()
 
     def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
         """All phases are fixed, and the program could not tell: a higher price, then the
         rationals.
         """
+        # 1. A part without inputs shows by a value > 0, once it is dear enough to miss a
+        # definition.
         self._phases.aim(self.row, _HIGH_PRICE)
         found = self._phases.solve(node.part, limits.deadline)
         self._phases.aim(self.row)
         if found is not None and found.value > 0 and self.close(node, rounded(found.duals)):
             return None
+        # 2. Else the optimum in fractions: with all phases fixed it is that of a linear program.
         vertex = solve_vertex(self._reduced, self.row, node.part, limits.deadline)
         if vertex is None:
             return limits.reached() or Finding.NUMERICAL
+        # 3. Where it is > 0, multipliers near its own prove it, rounded finely enough; else it is a
+        # counterexample over the reals.
         if vertex.value > 0:
             closed = self.close(node, (vertex.multipliers(bits) for bits in _VERTEX_BITS))
             return None if closed else Finding.NUMERICAL
@@ -363,6 +370,7 @@ class Ascent(Branching[Finding]):
         super().__init__(dual)
         self._search, self._limits = search, limits
         self._widths, self._nodes = search.space.reduced.widths.floats(), search.open_leaves()
+        # The open leaves as one batch, each with its phases, and of this margin alone.
         phases = torch.from_numpy(np.stack([node.part for node in self._nodes]))
         member = torch.zeros(1, dual.count, dtype=torch.bool)
         member[0, search.row] = True
@@ -384,6 +392,8 @@ class Ascent(Branching[Finding]):
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """An exact bound alone proves a part."""
         found = self._dual.bounds(parts)
+        # The ascent is in floats: it only proposes multipliers, and their exact bound closes a
+        # part.
         for place in torch.nonzero(found.value > 0)[:, 0].tolist():
             if self._limits.reached() is not None:
                 break
@@ -394,6 +404,7 @@ class Ascent(Branching[Finding]):
         """From where the least of the linear bounds is least."""
         if not len(tags):
             return None
+        # A linear bound is least in the corner that its coefficients point away from.
         coefficients = found.inputs[found.value.argmin()].double().numpy()
         violated = self._search.violated_at(np.where(coefficients < 0, self._widths, 0.0))
         return Finding.VIOLATED if violated else None
