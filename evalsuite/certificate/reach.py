@@ -1,5 +1,8 @@
 """Which values can reach the activations of a network over a box: what is provably off, on or
 constant there.
+
+The bounds are those of verification, read off before each activation; a unit of ReLU that is off on
+the whole box can be removed there without any change.
 """
 
 from __future__ import annotations

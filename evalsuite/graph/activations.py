@@ -262,6 +262,8 @@ def _gated(graph: Graph, node: Node) -> Node | None:
         operation = graph.nodes[gate].operation
         if not isinstance(operation, op.Pointwise) or operation != op.Pointwise(SIGMOID):
             continue
+        # The gate must be of the same x, times constants > 0: x sigmoid(beta x) = SiLU(beta x) /
+        # beta.
         product = graph.nodes[graph.nodes[gate].sources[0]]
         if not isinstance(product.operation, op.Product) or source not in product.sources:
             continue

@@ -217,6 +217,7 @@ def _transposed(
 
 
 def _batched(c: Call, x: Value, dims: int, make: Callable[[Value], Value]) -> Value:
+    # torch takes a sample without a batch as well, whose first axis would be read as one.
     if len(c.node(x).shape) != dims + 1:
         c.refuse(
             f"takes an input of {len(c.node(x).shape)} dimensions; only batches of {dims} are read"
@@ -297,6 +298,8 @@ def _attention(
     if enable_gqa:
         k, v = (_repeated(c, each, sizes[-3] // c.node(each).shape[-3]) for each in (k, v))
     scale = 1 / math.sqrt(sizes[-1]) if scale is None else scale
+    # softmax(q k^T scale + mask) v (arXiv 1706.03762, eq. 1), written out. `safe`: of a row in
+    # which nothing counts torch makes zeros.
     scores = c.add(op.Product(), c.product(q, c.transposed(k, -1, -2)), scale)
     if is_causal:
         rows, columns = sizes[-2], c.node(k).shape[-2]

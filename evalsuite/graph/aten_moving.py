@@ -45,6 +45,7 @@ def _stack(c: Call, parts: list[Any], dim: int = 0) -> Value:
 
 def _pad(c: Call, x: Value, pad: list[int], mode: Any = 0.0, value: float | None = None) -> Value:
     """constant_pad_nd(x, pad, value), or pad(x, pad, mode, value)."""
+    # torch gives pairs from the last axis to the first.
     fill = mode if isinstance(mode, (int, float)) else (value or 0.0)
     count = len(c.node(x).shape)
     pairs = [(pad[place], pad[place + 1]) for place in range(0, len(pad), 2)]
@@ -55,6 +56,7 @@ def _pad(c: Call, x: Value, pad: list[int], mode: Any = 0.0, value: float | None
                 places = torch.arange(c.node(x).shape[axis], dtype=torch.float64)[None, None]
                 x = c.gathered(x, axis, functional.pad(places, width, mode)[0, 0].long())
         return x
+    # Negative padding cuts entries off.
     for axis, (before, behind) in enumerate(widths):
         if before < 0 or behind < 0:
             size = c.node(x).shape[axis]
@@ -246,9 +248,11 @@ def adaptive(c: Call, x: Value, size: Any) -> Value:
         return c.add(Reduction("mean", axes, True), x)
     if min(inputs) < 1:
         c.refuse("pools an axis that has no fixed size")
+    # 1. Windows of one size: an average pool.
     if all(before % after == 0 for before, after in zip(inputs, outputs, strict=True)):
         kernel = tuple(before // after for before, after in zip(inputs, outputs, strict=True))
         return c.add(AveragePool(kernel, kernel, (0,) * count), x)
+    # 2. Windows of different sizes are linear all the same: torch's own matrix, axis by axis.
     matrices = [
         functional.adaptive_avg_pool1d(torch.eye(before, dtype=torch.float64), after).T
         for before, after in zip(inputs, outputs, strict=True)

@@ -151,6 +151,8 @@ class Call:
         """
         axis = self.axis(source, axis)
         size = self.node(source).shape[axis]
+        # The size of an axis along the batch is a multiple of the batch, as is an end that a
+        # program computes from it: only the whole axis can be meant.
         if isinstance(stop, Times) and stop.times == -size:
             stop = None
         if isinstance(start, Times) or isinstance(stop, Times) or step < 1:

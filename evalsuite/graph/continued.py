@@ -300,6 +300,8 @@ def _rowwise(operation: Operation, axis: int, end: int) -> bool:
             return end < -1
         case LayerNorm() | RMSNorm():
             return axis not in operation.axes
+    # An elementwise operation with constants of its own, as hardnesses by channel, must not tell
+    # positions apart.
     own = [
         value
         for field in fields(operation)

@@ -1,4 +1,8 @@
-"""A graph of tokens as one of real numbers: what follows the embedding of one sample's tokens."""
+"""A graph of tokens as one of real numbers: what follows the embedding of one sample's tokens.
+
+Verifiers perturb real inputs, and tokens are none. So the graph is cut behind the table of
+embeddings: its input is the sample's vectors, and what depends on the tokens otherwise is constant.
+"""
 
 from __future__ import annotations
 
@@ -158,6 +162,7 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
     ):
         return False
     table, tokens = (graph.nodes[source] for source in node.sources)
+    # Tokens may be cast and reshaped on their way to the table, and nothing else.
     while isinstance(tokens.operation, Cast | Reshape):
         tokens = graph.nodes[tokens.sources[0]]
     if not isinstance(table.operation, Constant) or not isinstance(tokens.operation, Input):

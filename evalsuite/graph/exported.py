@@ -313,6 +313,8 @@ class _Reader:
             self.program.graph_signature,
             self.program.state_dict | self.program.constants,
         )
+        # Placeholders are the inputs of the user, and parameters, buffers and constants, which have
+        # values.
         held = {
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,

@@ -1,4 +1,8 @@
-"""A network as a graph of typed operations on tensors with a batch of any size."""
+"""A network as a graph of typed operations on tensors with a batch of any size.
+
+Readers of modules and of ONNX files make it with a `Builder`; rules such as those of `patterns`
+rewrite it; and it runs itself, in float32 or float64, to be compared with what it was read of.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +96,7 @@ class Graph:
         Inputs stay, so that their places keep their meaning.
         """
         nodes = [changed.get(index, node) for index, node in enumerate(self.nodes)]
+        # Backwards from the output and the inputs: a node's sources come before it.
         needed = {
             self.output,
             *(index for index, node in enumerate(nodes) if isinstance(node.operation, Input)),

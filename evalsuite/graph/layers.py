@@ -318,6 +318,8 @@ def _chain(graph: Graph) -> Iterator[Node]:
     for index, node in enumerate(graph.nodes):
         if isinstance(node.operation, op.Input | op.Constant):
             continue
+        # A batch that is reshaped away, or joined with another axis, would mix samples: layers keep
+        # it.
         taken = [
             source
             for source in node.sources

@@ -1,5 +1,8 @@
 """Any network as a torch.fx module of torch's layers and few functions: one vocabulary for
 readers of fx graphs.
+
+The network is read as a typed graph (`reading`), and each operation is written as the layer of
+torch that computes it, or as a function; the result is compared with the graph.
 """
 
 from __future__ import annotations
@@ -117,6 +120,7 @@ def _numbers(graph: Graph) -> set[int]:
     """Constants that are one number as it was written, which sums, products and quotients alone
     use.
     """
+    # Such a number keeps its own precision, as torch computes with a Python number.
     users = [(source, node.operation) for node in graph.nodes for source in node.sources]
     others = {
         source for source, each in users if not isinstance(each, op.Sum | op.Product | op.Quotient)

@@ -194,6 +194,7 @@ def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
         whole = values.to(dtype)
         return _Value(whole, whole, (whole, whole), whole)
     exact = values.double()
+    # The same random signs for every tensor of a size, so that a comparison can be repeated.
     signs = (
         torch.rand(exact.shape, generator=torch.Generator().manual_seed(exact.numel()))
         .round()

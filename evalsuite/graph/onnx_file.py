@@ -1,4 +1,9 @@
-"""Reading ONNX files: node after node, sizes followed for two batches."""
+"""Reading ONNX files: node after node, sizes followed for two batches.
+
+Files compute shapes by nodes of their own. What such nodes give is computed for two sizes of the
+batch (`Known`), so that a size can be told from a multiple of the batch; what depends on the input
+becomes a node of the graph, by the tables `onnx_table` and `onnx_moving`.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +61,10 @@ class _Reader:
                 f"the file imports opsets {several} of ONNX, and may mean either: import one"
             )
         self.opset = opsets.pop() if opsets else 1
+        # A name is a value of the graph, what is known for any input (see `Known`), or None, as
+        # ONNX writes an operand that is left out.
         self.found: dict[str, Value | Known | None] = {"": None}
+        # Older files list their weights among the inputs.
         held = {each.name for each in model.graph.initializer}
         inputs = [each for each in model.graph.input if each.name not in held]
         for each in inputs:
@@ -88,6 +96,7 @@ class _Reader:
                 f"input {given.name!r} is of the type {kind.elem_type} of ONNX: make it float32 or"
                 " int64"
             )
+        # Only the first dimension may be free: it is the batch.
         sizes: list[int] = []
         for place, each in enumerate(kind.shape.dim):
             if not each.HasField("dim_value") and place:
@@ -130,6 +139,8 @@ class _Reader:
     def _results(
         self, node: onnx.NodeProto, inputs: list[Any], call: OnnxCall
     ) -> list[Value | Known]:
+        # 1. Shapes are known from the sizes alone; so is all that is computed of them, by ONNX's
+        # reference.
         if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):
             return [_sizes(node.op_type, self.builder.nodes[inputs[0]].shape, call)]
         if all(isinstance(each, Known) or each is None for each in inputs):
@@ -137,6 +148,7 @@ class _Reader:
                 self._held(each.first) if each.fixed and each.first.dtype.kind == "f" else each
                 for each in _evaluated(node, inputs, list(self.model.opset_import))
             ]
+        # 2. What depends on the input becomes nodes of the graph.
         if node.op_type not in _READERS:
             call.refuse("no reader for this operator; there are " + ", ".join(sorted(_READERS)))
         made = _READERS[node.op_type](call, *inputs)

@@ -426,6 +426,7 @@ def _quantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
         c.expect(output_dtype=_OF_UINT8)
     held, source = _zero(c, _UINT8 if zero is None else zero).first, c.value(x)
     dimensions, kind = len(c.node(source).shape), np.iinfo(held.dtype)
+    # clamp(round(x / scale) + zero point), in real numbers that are whole.
     steps = c.add(Quotient(), source, _along(c, c.known(scale, "scale"), dimensions))
     made, shift = c.add(Function("round"), steps), torch.from_numpy(held.astype(np.float32))
     made = c.summed(made, _along(c, shift, dimensions)) if bool(shift.any()) else made
@@ -441,6 +442,7 @@ def _dequantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
     )
     factor = c.known(scale, "scale")
     if isinstance(x, Known):
+        # Exact in float64, then rounded once, as float32 rounds the product.
         held = torch.from_numpy(_zero(c, x).first.astype(np.float64))
         shift, factor = (_along(c, each, held.ndim).double() for each in (shift, factor))
         return c.value(((held - shift) * factor).float())

@@ -211,6 +211,7 @@ def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
         return True
     if not depth:
         return False
+    # Exporters write x - mean(x) once for the square and once for the quotient.
     first, second = graph.nodes[one], graph.nodes[other]
     if (
         not isinstance(first.operation, op.Sum | op.Reduction)

@@ -104,6 +104,7 @@ def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, 
 def mean(slopes: Interval, d: Interval) -> tuple[Planes, Interval]:
     """Planes of s d for s in `slopes` and d in its interval, and the interval of s d."""
     zero = torch.zeros_like(d[0])
+    # A product of two intervals is least and greatest at corners.
     products = torch.stack([slope * end for slope in slopes for end in d])
     slack = _UNITS * products.abs().amax(0)
     planes = Planes(*(Form(slope, zero, zero, offset) for slope, offset in _multiple(slopes, d)))

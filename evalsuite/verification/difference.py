@@ -50,6 +50,8 @@ def with_difference(first: Graph, second: Graph) -> Graph:
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
+    # 1. Networks of other nodes: each as it is, and nodes of what their activations differ by; the
+    # outputs' difference is subtracted at the end.
     if not _are_alike(first, second):
         return _joined(
             first,
@@ -58,6 +60,7 @@ def with_difference(first: Graph, second: Graph) -> Graph:
             torch.cat([eye, eye, none]),
             torch.cat([-eye, none, eye]),
         )
+    # 2. Networks of the same nodes: every value's difference is known, and so is the output's.
     pair = _Pair(first, second)
     own, other, apart = pair.places[first.output]
     parts = [(own, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
@@ -168,6 +171,7 @@ def _change(first: Linear, second: Linear) -> list[Linear] | None:
         change = first.weight - second.weight
         return [replace(first, weight=change)] if bool(change.any()) else []
     if isinstance(first, Adjoint) and isinstance(second, Adjoint):
+        # The transpose of a difference is the difference of the transposes.
         inner = _change(first.of, second.of)
         return None if inner is None else [Adjoint(each) for each in inner]
     if isinstance(first, Select) and isinstance(second, Select):
@@ -226,6 +230,7 @@ def _twins(first: Graph, second: Graph) -> Twins:
     ours, theirs = (list(_activations(each)) for each in (first, second))
     if len(ours) != len(theirs):
         return {}
+    # Units are matched by how they behave at random inputs.
     points = torch.randn(
         _POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )

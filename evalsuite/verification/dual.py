@@ -302,6 +302,7 @@ class Dual:
                 found = node.operation(*(values[source] for source in node.sources))
             elif isinstance(node.operation, Pointwise):
                 inputs.append(values[node.sources[0]])
+                # Where phases are held, ReLU is a product with 0 or 1.
                 found = inputs[-1] * on[self._at[at]]
             values.append(found.expand(len(points), -1))
         neurons, outputs = torch.cat(inputs, 1), values[self._start]
@@ -409,6 +410,8 @@ class Dual:
         back = asked.clamp(min=0) * below + down * above - held
         constant = (down * intercept).sum(-1)
         if sound:
+            # As many products are summed as there are neurons, each of at most the size of a line
+            # at the interval's ends.
             size = self._size[place]
             reach = size * (below + above) + intercept
             lost = (

@@ -192,6 +192,7 @@ def _products(map_: Linear) -> int:
 
 def _steepest(traits: Activation) -> float:
     """The greatest slope's magnitude: between inflections and kinks a slope is monotone."""
+    # Kinks are approached from both sides, as the slope at one is that of either.
     beside = [
         torch.tensor(at + side, dtype=torch.float64)
         for at in traits.kinks

@@ -257,6 +257,7 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     # and padding count in the center alone.
     own = [value for value in given if isinstance(value, Zonotope)]
     count = max(len(each.generators) for each in own)
+    # Padding has no generators and no radius.
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
 
     def among(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:

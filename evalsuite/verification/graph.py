@@ -1,5 +1,8 @@
 """A network as a graph of few kinds of nodes on flat vectors: affine maps, scalar functions,
 maxima and products.
+
+Verifiers work on this graph: `onnx_reader` makes it of files, `propagation` and `dual` carry bounds
+through it. It is of one sample, in float64, and each kind of node has sound bounds.
 """
 
 from __future__ import annotations

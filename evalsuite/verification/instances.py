@@ -1,5 +1,8 @@
 """Many instances, each in a process of its own that is killed at its time limit and whose crash
 is a row.
+
+Instances are the lines of a VNN-COMP file: a network, a property and a time limit. The rows have
+the columns of that competition's results.
 """
 
 from __future__ import annotations
@@ -117,6 +120,7 @@ def run_instances(
     thread.
     """
     context = multiprocessing.get_context("forkserver")
+    # The imports are made once: each process is forked from a server that has them.
     context.set_forkserver_preload(["evalsuite.forked", "evalsuite.verification.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
@@ -134,6 +138,7 @@ def run_instances(
 
 def _child(connection: Connection, instance: Instance, engine: str, inputs: str) -> None:
     """The entry point of an instance's process: sends that it is ready, then what was found."""
+    # A group of its own, so that `_kill` ends whatever an engine starts.
     os.setsid()
     import torch
 

@@ -80,6 +80,7 @@ class _Layer:
         """f of sums (points, neurons), which fit into 32 bits."""
         known = {self.source: sums.astype(np.int32)}
         for node in self.nodes:
+            # Each sum by itself: a result wider than the sums would mix several.
             made = _computed(
                 node, [known[name] if name in known else constants[name] for name in node.input]
             )

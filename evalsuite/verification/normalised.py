@@ -1,4 +1,9 @@
-"""Zonotopes of what is normalised: LayerNorm, RMSNorm and softmax."""
+"""Zonotopes of what is normalised: LayerNorm, RMSNorm and softmax.
+
+A norm is a product of its operand and an inverse root, both zonotopes; a linear layer behind it is
+applied before that product, where entries cancel (`Normalised`). A softmax is exp(x -
+log-sum-exp(x)), with the log-sum-exp by its tangent at the center and a remainder by Taylor.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +106,7 @@ def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
     behind = tuple(axis - x.center.ndim for axis in axes)
     shape = [1 if each in axes else size for each, size in enumerate(x.center.shape)]
 
+    # The axes become one, of rows of a matrix: the sum of squares is a row times its transpose.
     def row(z: torch.Tensor) -> torch.Tensor:
         return z.movedim(behind, tuple(range(-len(axes), 0))).flatten(-len(axes)).unsqueeze(-2)
 

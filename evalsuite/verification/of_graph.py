@@ -240,6 +240,8 @@ def _log_softmax(w: Writer, x: Tensor) -> Tensor:
     total = x
     while (count := total.shape[1]) > 1:
         half = count // 2
+        # Join the first half with the last, entry by entry; of an odd number the middle one is left
+        # for the next turn.
         first, second = (
             w.moved(Slice(1, start, start + half), total) for start in (0, count - half)
         )

@@ -171,6 +171,8 @@ def _covering(graph: Graph, candidates: torch.Tensor) -> list[int]:
     ]
     if not sides:
         return list(range(_POINTS))
+    # Sides that no chosen candidate shows are missing; the next one is that which shows most of
+    # these.
     on = torch.cat(sides, 1)
     shown, chosen = torch.cat([on, ~on], 1), [0, 1, 2]
     missing = ~shown[chosen].any(0)

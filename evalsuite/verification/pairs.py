@@ -159,6 +159,8 @@ def crossings(asked: Specification, judge: Witnesses) -> Iterator[tuple[Specific
             middle = ((lower.double() + upper.double()) / 2).float()
             crossing = Crossing(judge, middle, outputs)
             own = crossing.label(middle)
+            # Any class before that of the middle, in either network: where one network leaves it,
+            # the other may leave it at another point of the line.
             left = [
                 (_above(offset, each, own),)
                 for offset in (0, outputs)

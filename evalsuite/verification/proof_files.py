@@ -1,5 +1,8 @@
 """Proof files for the command line: reading them strictly, saying what is proven, and Z3's
 opinion of it.
+
+The checkers themselves (`proofs`, `smooth_proofs`, `integer_proofs`) need nothing of this package.
+Here a file finds its checker by its format, and what was proven is compared with a property.
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ def read_proof(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     if len(data) > _BYTES:
         raise ProofError(f"{path}: has {len(data)} bytes, and at most {_BYTES} are read")
+    # Count brackets before the parser recurses. Those in strings count too, but a proof's own
+    # strings have none.
     depth = 0
     for bracket in _BRACKET.finditer(data):
         depth += 1 if bracket[0] in b"[{" else -1

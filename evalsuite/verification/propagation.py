@@ -393,6 +393,7 @@ class Propagation:
                 maps = zip(node.sources, node.operation.maps, strict=True)
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
             elif isinstance(lines, Middle) and len(node.sources) == 1:
+                # The steeper of both lines, which are slope - spread and slope + spread.
                 steepest = lines.slopes[0].abs() + lines.spreads[0].abs()
                 pulled = [(node.sources[0], asked * steepest[:, None])]
             else:  # of two networks' differences no branch asks

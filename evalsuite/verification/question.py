@@ -1,4 +1,8 @@
-"""What `evalsuite verify` asks of an engine, and what is answered."""
+"""What `evalsuite verify` asks of an engine, and what is answered.
+
+A `Question` holds the files and the time limit; a `Verification` holds one of VNN-COMP's words
+(`Answer`), the witness that shows it, and, from engines that write proofs, the text of these.
+"""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ class RealNetwork:
     def _computed(self, at: int, operation: Any, given: list[Values]) -> Values:
         match operation:
             case Affine():
+                # Sums of exact products; fractions add without rounding.
                 totals = [Fraction(each) for each in operation.bias.tolist()]
                 for place, (map_, operand) in enumerate(zip(operation.maps, given, strict=True)):
                     totals = [

@@ -1,5 +1,8 @@
 """Rules of operations that lines and zonotopes bound alike: made of a few that each of them
 knows by itself.
+
+`Arithmetic` is what each of them knows: scaling, shifting, products, convex functions and
+activations. A quotient, for example, is a product with a reciprocal, whoever bounds it.
 """
 
 from __future__ import annotations

@@ -348,6 +348,8 @@ def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
     """The range of slopes of a difference by the mean value theorem, from that at the least operand
     to that at the greatest; and what else the difference may be off.
     """
+    # (f(x) - f(y)) / (x - y) is a slope of f somewhere between x and y, and slopes of a convex
+    # function rise: those at the outermost ends bound it.
     low, high = (
         each.clamp(min=convex.least)
         for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1]))

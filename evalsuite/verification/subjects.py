@@ -1,7 +1,8 @@
-"""What a verifier asks of a network of real inputs, and of one of tokens: that in balls around what
-they embed to.
+"""What a verifier asks of a network: its property in balls around samples or, for a network of
+tokens, around what the samples' tokens are embedded to.
 
-A network's graph is that of the ONNX file that it is, or of the file that it is exported to.
+So every `Subject` is a network of real inputs, with the properties of the samples that share it. A
+network's graph is that of the ONNX file that it is, or of the file that it is exported to.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ def groups(text: str, where: str, check: Callable[[], None] = lambda: None) -> I
         elif word.text != ")":
             open_[-1][1].append(word)
         else:
+            # A group is closed: it belongs to the one around it, or is a whole command.
             line, items = open_.pop()
             if open_:
                 open_[-1][1].append(Group(tuple(items), line))
@@ -289,6 +290,7 @@ class Tensors:
         if match is None or match[1] not in self.named:
             return None
         tensor = self.named[match[1]]
+        # x[1,2] is an entry; a tensor without dimensions is its only entry.
         index = tuple(int(each) for each in (match[2] or "").split(",") if each)
         within = len(index) == len(tensor.shape) and all(
             i < n for i, n in zip(index, tensor.shape, strict=True)

@@ -1,5 +1,8 @@
 """Replay: a counterexample counts where ONNX Runtime itself, in float32, shows it; see
 `Witnesses` and `Replay`.
+
+A search computes in its own precision, and a point that it finds may be none. So `Witnesses` runs
+the file at the point and judges the outputs exactly, and `Replay` asks torch and ONNX Runtime.
 """
 
 from __future__ import annotations

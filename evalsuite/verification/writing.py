@@ -1,5 +1,9 @@
 """A typed graph written in the few kinds of nodes whose bounds are known, an operation at a
 time.
+
+`Writer` goes through the graph and keeps, for each value, one of three things: a tensor that
+depends on the input, a constant, or a tensor with -inf among its entries (`Padded`). What an
+operation becomes is said by the rules in `of_graph`; moves, masks and folded constants are here.
 """
 
 from __future__ import annotations

@@ -110,11 +110,14 @@ class Symbols:
         """
         flat = x.radius.flatten()
         room = min(self._limit, _ENTRIES // x.center.numel()) - self._count
+        # 1. Which radii are worth a symbol, and have room for one.
         noted = torch.nonzero(flat > _NEGLIGIBLE * float(x.spread.max()))[:, 0]
         if room <= 0 or not len(noted):
             return x
         if len(noted) > room:
             noted = noted[flat[noted].topk(room).indices]
+        # 2. A generator for each: its radius in its own entry, 0 elsewhere; the radii that moved
+        # are 0 then.
         generators = x.generators.new_zeros(self._count + len(noted), *x.center.shape)
         generators[: len(x.generators)] = x.generators
         generators.view(len(generators), -1)[torch.arange(self._count, len(generators)), noted] = (
