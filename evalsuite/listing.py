@@ -33,6 +33,7 @@ class Selected:
         """All for None. Raises UnknownActivation for a name that is unknown or broken."""
         if name is None:
             return Selected(tuple(load_all("activations")))
+        # A plugin of that name goes before a gated unit, which is no activation.
         known = [entry.name for entry in entries("activations")]
         if name in GATED and name not in known:
             return Selected((), GATED[name])

@@ -542,6 +542,7 @@ class _Reader:
         entry = {"use": entry} if isinstance(entry, str) else entry
         if not isinstance(entry.get("use"), str):
             self._refuse(place, "`use` is missing: which plugin?")
+        # Names become parts of paths and job ids, so that few characters are allowed in them.
         name = entry.get("name", entry["use"])
         if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
             self._refuse(
@@ -590,6 +591,8 @@ class _Reader:
         given = self._split(place, entry, _STEP_KEYS[:2])
         use, name, options = given["use"], given["name"], given["options"]
         plugin = self._loaded(place, load_variant, use)
+        # The name of an activation is a variant, which says by itself which activation is
+        # trained.
         implied = options_for(use)
         for option in implied.keys() & options.keys():
             self._refuse(

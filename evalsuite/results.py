@@ -287,6 +287,7 @@ def read_results(*folders: Path) -> pd.DataFrame:
     if not folders:
         raise ValueError("read_results of no folder")
     frames = []
+    # Each run within a share of memory of its own, checked against the digest that it recorded.
     for folder in folders:
         path = folder / "results.parquet"
         if not path.is_file():

@@ -107,11 +107,14 @@ class OwnActivations:
         """A copy of `module` with what `make` makes, given the number of channels, in each place.
         Raises OwnError: it has no activation there: it is of another architecture.
         """
+        # 1. Expose the activations as they were found, and mark those that stay.
         exposed = expose(module, self.example)
         present = dict(exposed.named_modules())
         for path in self.stay:
             if path in present:
                 let_stay(present[path])
+        # 2. Put a new one in each place, with the place's channels; in place where the old one
+        # was, since a forward may drop what is returned.
         for place in self.places:
             if place.path not in present:
                 raise OwnError(
@@ -246,6 +249,7 @@ def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
 
 def _none(module: nn.Module, uses: list[Use]) -> str:
     name = type(own_network(module)).__name__
+    # What the run did execute, so that its author sees what was taken for what.
     called = [
         (
             (
@@ -259,6 +263,7 @@ def _none(module: nn.Module, uses: list[Use]) -> str:
     ]
     found = sorted({f"{what} at {path or name}" for what, path in called})
     said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    # ReLU is told apart: there is nothing to gain.
     if any(use.traits is RELU for use in uses):
         return (
             f"the model: {name} executes ReLU already ({said}), and no smooth activation to"

@@ -54,6 +54,8 @@ def options_of(
     """The options of the workload `own` that the command line gives: those of @evalsuite.workload,
     then its own. Raises OwnError: an option is unknown, or something that is needed is missing.
     """
+    # 1. What is declared beside the model, then what the command line gives, then single
+    # settings: the later wins.
     given = {"data": data, "task": task, "start": start}
     given = {name: value for name, value in given.items() if value}
     options = {**declared_options(model, given), **given}
@@ -65,6 +67,7 @@ def options_of(
         }
     for setting in settings:
         _set(options, setting)
+    # 2. What must be there; a model that has weights is trained already.
     if "data" not in options:
         raise OwnError("--data is missing: a file, a folder, or my.py:make_data")
     if "start" not in options:
@@ -142,6 +145,7 @@ def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
             if "epochs" in asked.own
             else replace(asked, examined=asked.examined.told("start", said))
         )
+    # What the user gave is tested, and what is missing is searched.
     rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
     budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
     options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
@@ -315,6 +319,7 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
     """
     from evalsuite.report.section import Headline, sections
 
+    # What the stage's section draws goes first, and then the task's own metric.
     stage = rows.stage.iloc[0]
     own = [
         each for section in sections().values() for each in section.headlines if each.stage == stage

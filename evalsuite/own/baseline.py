@@ -134,10 +134,13 @@ def _swaps(confusion: np.ndarray, right: float, names: tuple[str, ...]) -> str:
     """
     from scipy.optimize import linear_sum_assignment
 
+    # 1. The order of classes in which most answers would be right: an assignment (Kuhn 1955) over
+    # the confusion matrix.
     rows, columns = linear_sum_assignment(confusion, maximize=True)
     sizes = confusion.sum(1)
     if confusion[rows, columns].sum() / sizes.sum() < right + _GAIN:
         return ""
+    # 2. Of it the classes that are mostly called another's name.
     shares = [
         (row, column, confusion[row, column] / max(1, sizes[row]))
         for row, column in zip(rows, columns, strict=True)

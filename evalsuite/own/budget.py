@@ -217,6 +217,8 @@ class _Search:
         stand still at first, as many as its first steps may take.
         """
         told = f"{epochs} epochs at a learning rate of {rate:g}"
+        # Twice as many, and at least four times the shortest training: a network may stand still
+        # at first.
         longer = sorted({2 * epochs, max(2 * epochs, 4 * self._shortest)})
         if not self._affordable(epochs + sum(longer)):
             return Found(
@@ -280,6 +282,7 @@ def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
     task = getattr(split.task, "task", split.task)
     losses: list[torch.Tensor] = []
     missed: list[torch.Tensor] = []
+    # Sample by sample: two trainings are compared on the same samples, which takes fewer of them.
     for inputs, targets in split.batches(64):
         outputs = module(inputs)
         samples = [slice(at, at + 1) for at in range(len(targets))]

@@ -94,12 +94,15 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
         OwnError: none fits, or several that differ; real weights are stored as integers or complex
             numbers, or tied ones with different values, of which torch would keep the last.
     """
+    # 1. Every reading, under whatever prefix, that the network's own load_state_dict takes; equal
+    # ones count once.
     states = chosen(states, file, key)
     fitting: dict[str, Tensors] = {}
     for label, tensors in _readings(states, module.state_dict()):
         whole = _completed(module, tensors)
         if _fits(module, whole) and not any(_equal(whole, other) for other in fitting.values()):
             fitting[label] = whole
+    # 2. One of them, or a choice that is the user's.
     if len(fitting) > 1:
         names = ", ".join(fitting)
         raise OwnError(
@@ -170,6 +173,7 @@ def chosen(states: Mapping[str, Tensors], file: str, key: str) -> Mapping[str, T
         return states
     if key in states:
         return {key: states[key]}
+    # A prefix of names: in a checkpoint of several networks, the part of one.
     prefix = key.rstrip(".") + "."
     under = {
         state: {

@@ -132,6 +132,7 @@ def _model(own: Own, module: nn.Module) -> str:
 
 def _check_names(own: Own, module: nn.Module, data: Data) -> None:
     """What a module of the user's own calls its outputs is what the data call them."""
+    # 1. Names that the model's configuration has; numbers name nothing.
     inner = getattr(module, "network", module)
     by_number = getattr(getattr(inner, "config", None), "id2label", None)
     if not by_number or all(whole_number(name) is not None for name in data.class_names):
@@ -139,11 +140,14 @@ def _check_names(own: Own, module: nn.Module, data: Data) -> None:
     names = names_by_number(
         by_number, None, f"the model: {own.model_choice.path}: its configuration"
     )
+    # 2. What the order of classes was decided by; where the names are equal, nothing is wrong.
     naming, chosen = Naming(model=names, kept=own.start == "trained"), own.data_choice.labels
     if not chosen:
         naming = naming.told_apart(data.class_names, "the classes")
     if not naming.named or naming.named == data.class_names or (chosen and naming.twice):
         return
+    # 3. The same names in another order make a trained model wrong for no reason that it could be
+    # blamed for; other names leave open which is which.
     listed, given = ", ".join(naming.named), ", ".join(data.class_names)
     if set(naming.named) & set(data.class_names):
         said = f"the model calls its outputs {listed}, the data {given}"
@@ -283,6 +287,7 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
 @torch.no_grad()
 def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
     """In evaluation mode a sample's outputs are its own, whatever else is in its batch."""
+    # The first sample, with the others and alone.
     together, alone = (
         _outputs(evaluated, inputs)[:1],
         _outputs(evaluated, mapped(inputs, lambda each: each[:1])),
@@ -337,6 +342,7 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
     from evalsuite.tasks import Classification, Regression
 
+    # 1. The metrics of this task, tried on the outputs there are.
     with torch.no_grad():
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
         metrics = task.metrics(task.tally(outputs, targets))
@@ -349,6 +355,7 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
         if isinstance(kind, Regression)
         else ""
     )
+    # 2. A softmax at the end: the loss takes logits, and would have a second one in front.
     if isinstance(kind, Classification) and bool(
         (outputs >= 0).all() & ((outputs.sum(-1) - 1).abs() < _MIXED).all()
     ):

@@ -147,6 +147,7 @@ def _columns(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     """Inputs and targets of training and test, standardised by training; None where the data are
     no table.
     """
+    # 1. Tables alone: a linear model of pixels says little, and takes long.
     train = data.train.inputs
     if not isinstance(train, torch.Tensor) or train.dim() != 2 or not train.is_floating_point():
         return None
@@ -155,6 +156,8 @@ def _columns(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     )
     if not whole or train.shape[1] > _MOST_COLUMNS:
         return None
+    # 2. Standardise by training, so that one penalty serves all columns; constant columns become
+    # 0.
     chosen = slice(0, _MOST_SAMPLES)
     x, tested = train[chosen].double().numpy(), data.test.inputs[:].double().numpy()
     mean, width = x.mean(0), x.std(0)

@@ -100,6 +100,7 @@ def place_of(path: str) -> str:
     """
     name = path.removeprefix("hf:")
     folder = Path(name).expanduser()
+    # What is no folder may be a name on the hub; what looks like a path is not asked for there.
     if not folder.is_dir():
         if not _HUB.fullmatch(name) or name.startswith("."):
             beside = [

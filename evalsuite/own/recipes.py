@@ -96,6 +96,7 @@ class Asked:
 
     def text(self) -> str:
         """The recipe, as YAML with a comment for each variant."""
+        # Of a trained model there is one network: more seeds would be no more networks.
         seeds = 1 if self.quick or self.start == "trained" else self.seeds
         document = {
             "name": self.name,
@@ -106,6 +107,8 @@ class Asked:
             "time_limit": self.time_limit,
             "steps": self.steps(),
         }
+        # The header says to readers of the recipe what the start allows, and where the budget is
+        # from.
         header = (
             _HEADERS[self.start]
             if self.examined.activation

@@ -210,6 +210,8 @@ class _Amended:
         """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen
         name.
         """
+        # The tally holds the task's own sums, then the sums of the user's functions and the
+        # number of samples.
         own = len(self._functions)
         inner = self.task.metrics(tally[: len(tally) - own - 1])
         means = dict(zip(self._functions, (tally[-own - 1 : -1] / tally[-1]).tolist(), strict=True))

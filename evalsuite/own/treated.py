@@ -134,6 +134,8 @@ class Treated:
     def _advice(self) -> tuple[str, str]:
         """The recommendation in a few words, and its reason."""
         cell, quality = self.cell, self.row.endpoint.words
+        # By what is certain of the quality: only where it is known to be no worse does speed
+        # count.
         if self.doubts or cell.reading is Reading.DOUBTED:
             return "No recommendation", "the model itself is in doubt, see above"
         if cell.estimate is None:
@@ -232,6 +234,7 @@ def time_files(
     from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
 
     networks = [OnnxNetwork(each) for each in (own, other)]
+    # In turn, on one machine: so the ratio is of the files, and not of the hours.
     for batch in TIMED_BATCHES if batches is None else batches:
         inputs = timing_inputs(data.test, batch)
         calls = [partial(network, inputs) for network in networks]

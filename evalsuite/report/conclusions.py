@@ -69,9 +69,11 @@ def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     """The rows, whose cells have been read, with what their means say: Holm's is over these
     means alone.
     """
+    # 1. Adjust both kinds of tests, each over all means.
     differs = holm([_difference_p(row.pooled) for row in rows])
     loses = holm([_loss_p(row.pooled, row) for row in rows])
     level = LEVEL / max(1, len(differs) - differs.count(None))
+    # 2. Conclude; a mean over skewed differences is in doubt, as they are.
     doubts = [
         _SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else ""
         for row in rows

@@ -101,6 +101,8 @@ def _marks(
     element: ElementTree.Element, shapes: dict[str | None, ElementTree.Element], clip: str = ""
 ) -> Iterator[tuple[Attributes, str, str]]:
     """Look, path and text of all that a group draws, in order; either path or text is empty."""
+    # A clip holds for all that is inside; matplotlib draws marks by references to shapes, which
+    # are resolved here.
     clip = element.get("clip-path", "")[5:-1] or clip
     tag = _tag(element)
     if tag in ("defs", "metadata"):

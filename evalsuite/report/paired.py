@@ -326,6 +326,7 @@ def where_text(
         at: stands before the places, and before those of what is not resolved.
         alone: said where nothing is resolved, in the place of all places.
     """
+    # Group the places by what is said of them, so that each word stands once.
     above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
     groups = grouped(
         (words[not up] if each[1].resolved else "", each)

@@ -173,6 +173,7 @@ class Differences:
             return 0.0
         z = (self.values - self.mean) / deviation
         skewness = float((z**3).mean())
+        # The variance of an estimated skewness, by its influence function.
         influence = z**3 - 3 * z - skewness - 1.5 * skewness * (z**2 - 1)
         noise = float((influence**2).mean()) / self.blocks
         shrunk = skewness * max(0.0, 1 - 4 * noise / skewness**2) if skewness else 0.0
@@ -211,6 +212,7 @@ class Differences:
         a = self._skew
         if abs(a) < 1e-9:
             return quantile
+        # 1 + 3 a (T + a T^2 + a^2 T^3 / 3) is (1 + a T)^3, so that a cube root inverts it.
         inner = 1 + 3 * a * (quantile - a / 2)
         return (math.copysign(abs(inner) ** (1 / 3), inner) - 1) / a
 
@@ -266,6 +268,8 @@ class FewDifferences:
             return 1.0
         if loss == 0:
             return float(bdtr(count, moved, 0.5)) if moved else 1.0
+        # A loss of that size takes at least this share of blocks that lose: how likely are so few
+        # as were seen then?
         share = min(1.0, loss / self.greatest) if self.greatest else 1.0
         return float(bdtr(count, self.blocks, share))
 

@@ -122,6 +122,8 @@ def _axes(plane: Plane, heights: tuple[float, float], costs: tuple[float, float]
     (low, high), (least, most) = heights, costs
     scale = scale_of(plane.unit, [max(abs(low), abs(high))], [high - low])
     body = ""
+    # Ticks of quality with a line through the plane, and of cost without: the eye compares
+    # heights.
     for tick in _ticks(low, high):
         y = _BOTTOM - (tick - low) / (high - low) * (_BOTTOM - _TOP)
         text = escape(
@@ -160,6 +162,8 @@ def _legend(
     """What the colours and the shapes are, in lines as wide as the plane; and the height of it
     all.
     """
+    # Colours by variant, then shapes by form, each in lines that are broken by an estimate of the
+    # text's width.
     entries = [(colours[name], _SHAPES[1], names[name]) for name in list(colours)[:_NAMED]]
     entries += [('class="other"', _SHAPES[1], "others")] if len(colours) > _NAMED else []
     shapes = [

@@ -380,6 +380,7 @@ def paired_test(
     is none, the reason.
     """
     label = label or step
+    # The first metric that both have: a task may have several names for what is asked.
     for metric in metrics:
         own, other = (
             run.measured.values(workload, each, step, metric, setting)
@@ -387,6 +388,7 @@ def paired_test(
         )
         if own and other:
             return Contrast(label, own, other, place=(step, metric, setting))
+    # Which arm lacks it, and why.
     for each in (variant, run.baseline):
         if not any(
             run.measured.values(workload, each, step, metric, setting) for metric in metrics

@@ -94,6 +94,7 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     """The items of a part, the weightiest first: the largest effect in margins; what has no
     number last.
     """
+    # 1. Questions with a number, the most important first.
     parts = answer.part(kind).values()
     valued = [
         own
@@ -106,6 +107,7 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     if kind is Kind.UNKNOWN:
         leads.sort(key=lambda pair: bool(pair[0].cell.clock))
     yield from (_item(lead, own) for lead, own in leads)
+    # 2. Questions without any, grouped by the reason that they share.
     bare = [one for statements in parts for one in statements if one.cell.estimate is None]
     told = {own[0].row.endpoint.question for own in valued}
     reasons = grouped((_reason(one), one) for one in bare if one.row.endpoint.question not in told)
@@ -161,6 +163,7 @@ def _fact(lead: Statement, also: str) -> Item:
     estimate, scale, levels = lead.cell.estimate, lead.row.scale, lead.cell.levels
     assert estimate is not None
     phrase = _capital(lead.row.endpoint.words)
+    # Every seed has the same difference, so that no interval is told.
     if not estimate.mean:
         every = f"in all {estimate.n} seeds " if estimate.n > 1 else ""
         after = f"{every}on {lead.where}{also}"

@@ -59,6 +59,8 @@ def skewed_together(samples: Sequence[Sequence[float]]) -> bool:
     known = [(len(sample), found) for sample in samples if (found := skewness(sample)) is not None]
     if not known:
         return False
+    # Each sum over its own standard deviation under normal values; that of the squares follows from
+    # the kurtosis of a skewness.
     leaning = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(
         len(known)
     )
@@ -75,6 +77,7 @@ def sign_flip_p(values: Sequence[float], *, upper: bool = False) -> float:
     """
     import numpy as np
 
+    # With a mean of 0 and symmetry, each pattern of signs is as likely as the one that was seen.
     sizes = np.asarray(values, float)
     sums = _signs(len(sizes)) @ sizes
     own = sizes.sum()

@@ -164,6 +164,7 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
     `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
     """
     every = list(p_values)
+    # The smallest of m p values times m, the next times m - 1, and so on; none below one before it.
     tests = sorted((p, i) for i, p in enumerate(every) if p is not None)
     steps = (min(1.0, (len(tests) - place) * p) for place, (p, _) in enumerate(tests))
     adjusted = dict(zip((i for _, i in tests), accumulate(steps, max), strict=True))
@@ -269,6 +270,8 @@ def samples_needed(estimate: Estimate, margin: float) -> int | None:
     """
     if estimate.samples is None:
         return None
+    # The error shrinks by the root of the number: a difference of the margin must be 1.96 + 0.84 of
+    # it, for a test at 5 % and a power of 80 %.
     powered = t_quantile(0.975, math.inf) + t_quantile(0.8, math.inf)
     needed = estimate.n * (powered * estimate.samples.error / margin) ** 2
     rounded = int(float(f"{needed:.1e}"))
@@ -291,6 +294,7 @@ def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int 
         return None
     deviation = standard_error(estimate) * math.sqrt(estimate.n)
 
+    # The same with Student's quantiles, which depend on the number too: so it is searched.
     def enough(seeds: int) -> bool:
         quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)
         return quantiles * deviation / math.sqrt(seeds) <= margin

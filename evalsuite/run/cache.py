@@ -105,7 +105,10 @@ class Cache:
         It goes to the spare folder where the cache's own is not to be written, or keeps what may
         not be removed.
         """
+        # 1. Digests of its files, by which damage is seen when it is read.
         _seal(scratch)
+        # 2. To the cache, in one rename. Where it refuses, or keeps something in that place, copy
+        # it to the run's own folder first: a rename goes within one disk only.
         if self.spare is not None and scratch.is_relative_to(self.folder):
             home = _home(self.folder, key)
             try:

@@ -363,6 +363,7 @@ class Slurm(_Cluster):
         """
         import submitit
 
+        # Jobs are gathered, since a scheduler takes one array faster than many jobs.
         by_host: dict[str, list[Assignment]] = defaultdict(list)
         for each in self._batch:
             by_host[each.host].append(each)

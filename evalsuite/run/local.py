@@ -228,6 +228,8 @@ class Processes(Executor):
 
     def _outcome(self, child: _Child, ended: Ended) -> Found:
         assignment, seconds = child.assignment, time.monotonic() - child.started
+        # Why the guard ended it says more than the exit code; only then what the job itself has
+        # left.
         if ended.cause == "timeout":
             limit = f"killed at its time limit of {assignment.job.time_limit:g} s"
             return failed(assignment, Status.TIMEOUT, limit, seconds)

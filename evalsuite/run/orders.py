@@ -70,6 +70,7 @@ def order_of(assignment: Assignment, recipe: Recipe, out: Path) -> Order:
     home = assignment.network.parent if assignment.network is not None else None
     if assignment.cache is None:
         raise ValueError(f"{assignment.job.id} has no cache to share")
+    # The inputs travel as text: the worker computes them anew, and tells what differs.
     inputs = inputs_of(assignment.job, "" if home is None else read_outcome(home).network)
     return Order(
         recipe.text,

@@ -80,6 +80,8 @@ class RunRecord:
         """The record of a run that begins now; the data of the workloads `unread` cannot be
         read.
         """
+        # Everything by which the run could be made again, or told from another: recipe, data,
+        # versions, machine and source.
         libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
         return cls(
             name=recipe.name,

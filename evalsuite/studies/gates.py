@@ -97,6 +97,7 @@ def read_gates(path: Path) -> list[Gate]:
         raise Refused(
             f"{path}:1:1 gates are a list under the key `gates`, each with `metric` and `margin`"
         )
+    # By way of JSON, for pydantic's places; `_problem` finds their lines in the tree.
     try:
         return _Document.model_validate_json(json.dumps(plain(tree))).gates
     except ValidationError as error:

@@ -234,6 +234,8 @@ def _one_recipe(name: str, folders: Sequence[Path], records: Sequence[RunRecord]
     Where they differ in more than lists, their texts in a row.
     """
     texts = [record.recipe_text for record in records]
+    # Lists are united in the first recipe's tree, whose comments stay. Where something else
+    # differs, no one recipe plans all the jobs.
     try:
         first, *others = (read_tree(text) for text in texts)
         for other in others:

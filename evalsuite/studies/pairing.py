@@ -107,6 +107,7 @@ def _record(
 ) -> Record:
     """What is recorded of both; where they differ, what each says."""
     first, second = records
+    # The steps in the first run's order; data by the paired networks' names.
     steps = {str(step["name"]): step for each in (second, first) for step in each.steps}
     order = dict.fromkeys(str(step["name"]) for record in records for step in record.steps)
     data = {**second.table("data"), **first.table("data")}

@@ -152,6 +152,7 @@ def _parquet(files: Sequence[Path], layout: Layout) -> tuple[Samples, np.ndarray
 
     images: list[object] = []
     targets = []
+    # Columns by any of the names that are usual; images stay encoded until they are asked for.
     for file in files:
         try:
             table = parquet.read_table(file)

@@ -41,6 +41,8 @@ class Budget:
     warm_up: float = 0.0
 
     def __post_init__(self) -> None:
+        # The limits are those beyond which training does not work at all, not those of good
+        # practice.
         if self.epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {self.epochs}")
         if self.batch_size < 2:

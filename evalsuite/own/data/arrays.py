@@ -187,9 +187,11 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
     """
     if batch.is_complex():
         raise OwnError(f"{said} is {batch.dtype}; give its real and imaginary parts as numbers")
+    # The dtype says what is meant: real numbers, pixels, or tokens.
     if batch.is_floating_point():
         return batch.float()
     if batch.dtype == torch.uint8 and batch.ndim > 2:
+        # Channels last, as images are stored: three of them, or one, at the end alone.
         last = batch.ndim == 4 and batch.shape[-1] in (1, 3) and batch.shape[1] not in (1, 3)
         return (batch.permute(0, 3, 1, 2) if last else batch).float() / 255
     if batch.ndim > 2:

@@ -161,6 +161,8 @@ def of_texts(
     Raises OwnError: the model lacks some of them, or two of them are one number, or none is a
     class.
     """
+    # 1. In this order of authority: `labels`, names of the model that are the data's, and numbers
+    # of the model's outputs.
     distinct = list(
         dict.fromkeys(normal(text) for text in texts if text is not None and normal(text))
     )
@@ -172,8 +174,10 @@ def of_texts(
     whole = [whole_number(name) for name in distinct]
     if naming.named and distinct and all(number is not None for number in whole):
         return Classes(len(naming.named), naming.named, _BY_NUMBER)
+    # 2. A trained head has its own classes: data with other names cannot be told to it.
     if naming.named and naming.kept:
         raise _unknown(distinct, naming.named, where(-1))
+    # 3. Else the head is new, and the data's own list or order decides.
     aside = (
         "; the model's configuration has other names, and its head is trained"
         if naming.named
@@ -297,10 +301,12 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
     """Refuse numbers that are no classes or spelled as no number is read, and names that a
     reader cannot tell apart.
     """
+    # 1. All numbers, of which one is not whole.
     if all(map(is_decimal, distinct)):
         wrong = next(name for name in distinct if whole_number(name) is None)
         cure = "classes are whole numbers; for real ones choose task regression"
         raise OwnError(f"{where(first[wrong])}: the label {wrong} is no class: {cure}")
+    # 2. Spellings of numbers that no reader here takes, as "1,000" or "5 %", and nothing else.
     spellings = {
         name: other_spelling(name)
         for name in distinct
@@ -310,6 +316,7 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
         wrong, spelling = next((name, spelling) for name, spelling in spellings.items() if spelling)
         cure = "write whole numbers, or list the names with `labels`"
         raise OwnError(f"{where(first[wrong])}: the label {wrong!r} is one of {spelling}; {cure}")
+    # 3. Names that differ by blanks or characters that nobody sees.
     spelled: dict[str, str] = {}
     for name in distinct:
         other = spelled.setdefault(" ".join(without_hidden(name).split()), name)

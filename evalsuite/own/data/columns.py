@@ -49,10 +49,12 @@ class Column:
 
     def __init__(self, name: str, tables: Mapping[str, Table], *, category: bool = False) -> None:
         self.name, self._tables = name, tables
+        # 1. The values of all parts, so that one reading holds for all of them.
         values = [value for table in tables.values() for value in column(table, name)]
         self.values = [value.strip() if isinstance(value, str) else value for value in values]
         self._check_scalars()
         self.kind: ColumnKind = "category" if category else self._kind()
+        # 2. Names as text, numbers and dates as float64; what is missing is "" or NaN.
         if self.kind == "category":
             self.texts = np.array(
                 ["" if _is_missing(value) else str(value) for value in self.values], dtype=object

@@ -105,6 +105,7 @@ def _check_counts(columns: list[Column], train: Table, targets: Sequence[object]
     """Refuse a column that counts the rows beside others where the rows are sorted by target,
     which it tells then.
     """
+    # Sorted by target: few runs of equal targets, each of many rows.
     runs = 1 + sum(one != other for one, other in pairwise(map(str, targets)))
     different = len(set(map(str, targets)))
     is_sorted = runs < 2 * different and different * _ROWS_OF_ONE <= len(targets)

@@ -71,6 +71,8 @@ def _made(reference: str, _here: Path) -> Any:
 
 def content_of(reference: str) -> bytes:
     """The digest of the file that holds the function and of what it returns: see `fingerprint`."""
+    # The code that makes the data, and the data that it made: both may change without the other.
+    # Of data that are read lazily a few samples count.
     whole = hashlib.sha256()
     place = reference.rpartition(":")[0]
     given = made(reference)
@@ -151,6 +153,7 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
     """The names of its classes, where the data set lists them as torchvision's and Hugging
     Face's do.
     """
+    # Loaders and subsets have the names of the data set inside.
     while isinstance(dataset, (DataLoader, Subset)):
         dataset = dataset.dataset
     if isinstance(dataset, ConcatDataset):
@@ -161,6 +164,7 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
                 cure = "number both by one list"
                 raise OwnError(f"{said}: joins data sets that list other classes, {other}; {cure}")
         return several[0] if several else ()
+    # Hugging Face's features list names by column; torchvision's data sets have `classes`.
     features = getattr(dataset, "features", None)
     labels = (
         features.get(next((name for name in TARGETS if name in features), ""))
@@ -320,6 +324,7 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
     targets: list[Any] = []
     keys: list[bytes] = []
     low, high = float("inf"), -float("inf")
+    # 1. Each batch once: its targets, the digest of each sample, and the range.
     for start in range(0, len(inputs), _BATCH):
         batch, wanted = inputs.both(range(start, min(start + _BATCH, len(inputs))))
         targets.append(wanted)
@@ -330,10 +335,13 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
                 raise OwnError(f"{said}, sample {start + i}: an input is NaN or infinite; {cure}")
         keys += _keys(batch)
         low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
+    # 2. A sample that is another at each reading has random changes in it, which would be in
+    # validation and test too.
     if _keys(inputs.read([0])) != keys[:1]:
         cure = "take random changes out of the data set, and put them into `augment: my.py:augment`"
         raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
     inputs.known = keys
+    # 3. The targets as one tensor, or one list.
     whole: Any = None
     if isinstance(targets[0], torch.Tensor):
         whole = torch.cat([target.reshape(len(target), *target.shape[1:]) for target in targets])

@@ -121,6 +121,7 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
     """The images of each part, after a look at each file's head and end. Raises OwnError where one
     is no image, is cut short, or has another size than the first where none is given.
     """
+    # 1. Look at every file, and choose one size and one number of channels for all parts.
     seen = {name: _survey(each, source) for name, each in parts.items()}
     size = next(iter(seen.values())).size
     for name, found in seen.items():
@@ -130,11 +131,13 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
     if source.mean and len(source.mean) not in (1, channels):
         said = f"images of {source.path} have {channels} channels"
         raise OwnError(f"data.mean has {len(source.mean)} numbers, but {said}")
+    # 2. Decode lazily; what fits into memory is kept.
     keep = sum(part.count for part in parts.values()) * channels * size[0] * size[1] <= _KEPT
     made = {}
     for name, each in parts.items():
         pictures = Pictures(each, (channels, *size), seen[name], source, keep=keep)
         made[name] = Part(pictures, each.targets, each.where, seen[name].digests)
+    # 3. The range of pixels behind the normalisation: eps and clipping are in its units.
     scales = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
     domain = (
         min((0 - mean) / std for mean, std in scales),
@@ -346,6 +349,7 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
     """The images below the folder, with the names of their folders, or what a table says, as
     targets. Raises OwnError where there are none, a class has none, or the table does not fit them.
     """
+    # 1. Folders of parts, or of classes; a mixture has no meaning.
     folder = source.place
     below = _folders(folder)
     named = {part_named(each): each for each in below if part_named(each)}
@@ -355,12 +359,15 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
             f"{source.path}: {others} beside {', '.join(named.values())}; keep the parts' folders"
             " alone"
         )
+    # 2. The files of each part, and their targets.
     parts = {}
     for name, inside in (named or {"train": ""}).items():
         files, targets = _part(folder, inside, source, kind)
         encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
         parts[name] = _Images(len(files), encoded, where, targets or None)
     raw = _raw(parts, source, source.target if kind == "labels" and source.target[1:] else ())
+    # 3. Where folders name the classes, their order is that of text, as torchvision's ImageFolder
+    # has it.
     raw.folders = not any(
         any((folder / inside).glob("*.csv")) for inside in named.values() or ("",)
     )
@@ -406,6 +413,7 @@ def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
 
 
 def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
+    # 1. The column of file names, and that each file is there.
     found = read_csv(table)
     name = next((file for file in _FILES if file in found.columns), "")
     if not name:
@@ -420,6 +428,7 @@ def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind)
             f"{found.where(missing)}: there is no file {folder / files[missing]}; give it with its"
             " ending"
         )
+    # 2. The only other column is the target.
     others = [each for each in found.columns if each != name]
     if not source.target and len(others) == 1:
         source = replace(source, target=(others[0],))

@@ -160,12 +160,14 @@ def _from_the_end(count: int, sizes: Sequence[int]) -> Iterator[np.ndarray]:
 
 def _drawn(part: Part, targets: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
     """Disjoint indices of each size, about, and of all that is left."""
+    # 1. Equal samples are one group, drawn by its first: none is then in two parts.
     group, first = _groups(part)
     share = len(first) / len(group)
     classes = np.zeros(len(first), np.int64)
     if targets.ndim == 1 and not targets.is_floating_point():
         classes = targets.numpy()[first]
     rest, pieces = np.arange(len(first)), []
+    # 2. Draw each part, stratified by class, from the groups that are left.
     for size in sizes:
         wanted = max(1, math.floor(size * share))
         if len(rest) - wanted < 2:
@@ -177,6 +179,7 @@ def _drawn(part: Part, targets: torch.Tensor, sizes: Sequence[int]) -> list[np.n
         taken, left = partition(_strata(classes[rest], wanted), [wanted])
         pieces.append(rest[taken])
         rest = rest[left]
+    # 3. Back from groups to samples.
     return [np.flatnonzero(np.isin(group, piece)) for piece in [*pieces, rest]]
 
 

@@ -106,6 +106,7 @@ def _read(source: Source, kind: Kind, tokenizer: str | None) -> Raw | Data:
 
 
 def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) -> Raw:
+    # 1. What is told by the file's ending, or by what the folder holds: arrays, and images.
     if place.is_file():
         if not place.stat().st_size:
             raise OwnError(f"{source.path}: is empty; give it samples")
@@ -115,6 +116,7 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
         raise OwnError(f"{source.path}: the folder is empty; give it samples")
     elif not (place / "state.json").is_file() and has_images(place):
         return read_folder(source, kind)
+    # 2. Tables, of any kind of inputs; and running text, whose targets are its own tokens.
     if is_table(place):
         return _of_tables(read_tables(source), source, kind, tokenizer)
     if is_corpus(place):
@@ -133,6 +135,7 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
 def _of_tables(
     found: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None
 ) -> Raw:
+    # 1. The training part, and targets whose listed names agree in all parts.
     train = found.get("train")
     if train is None:
         raise OwnError(
@@ -142,6 +145,8 @@ def _of_tables(
         if not any(is_text(table, name) for table in found.values()):
             listed = {part: table.names.get(name, ()) for part, table in found.items()}
             check_alike(listed, source.path)
+    # 2. The reader by the task, and else by what the columns hold: images, texts, or numbers and
+    # categories.
     if kind == "tokens":
         return read_rows(found, source, tokenizer_of(tokenizer or "bytes", source.path))
     if kind == "tags":

@@ -382,6 +382,7 @@ def _categories(table: Any) -> dict[str, tuple[str, ...]]:
 
     Whatever else is encoded by a dictionary has it in the order in which names appear.
     """
+    # 1. What pandas wrote as categorical.
     try:
         described = json.loads((table.schema.metadata or {})[b"pandas"])["columns"]
         pandas = {each["name"] for each in described if each["pandas_type"] == "categorical"}
@@ -390,6 +391,7 @@ def _categories(table: Any) -> dict[str, tuple[str, ...]]:
     listed = {}
     for name in table.column_names:
         column, kind = table.column(name), table.schema.field(name).type
+        # 2. Of it, and of ordered dictionaries, those that all chunks share.
         if (
             not hasattr(kind, "ordered")
             or not (kind.ordered or name in pandas)

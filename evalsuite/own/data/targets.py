@@ -138,6 +138,7 @@ def _alike(found: Mapping[str, torch.Tensor]) -> None:
 
 
 def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
+    # 1. In float64, so that it shows what float32 would lose.
     if isinstance(targets, torch.Tensor):
         exact = targets.double()
     else:
@@ -145,6 +146,7 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
         _check_even(rows, part)
         exact = torch.tensor(rows, dtype=torch.float64)
         exact = exact[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else exact
+    # 2. Targets that float32 cannot tell apart, as timestamps, could not be learnt.
     if coarse(exact) is not None:
         said = "the targets differ by less than float32 tells"
         raise OwnError(f"{part.where(-1)}: {said}: subtract an offset, or scale them")

@@ -192,6 +192,7 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
     it is shorter than a window.
     """
     place = source.place
+    # 1. Files name a part, or none of them does.
     files = [place] if place.is_file() else _files(place)
     named = {
         each: part_named(each.relative_to(place).as_posix()) if place.is_dir() else ""
@@ -204,6 +205,7 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
             f"{odd}: names no part, beside {known}; call it train, validation or test, or move it"
             " away"
         )
+    # 2. The text of each part, its files in their order, cut into windows.
     texts: dict[str, list[str]] = {}
     for file, part in named.items():
         texts.setdefault(part or "train", []).append(_text(file))

@@ -100,6 +100,8 @@ def adopt_functions(network: nn.Module, make: Make) -> list[str]:
     for path, module in list(network.named_modules()):
         if identify(module) is not None:
             continue
+        # Attributes alone: what is a child module is found by `census`, and what is called
+        # directly by `redirect_calls`.
         for name, value in list(vars(module).items()):
             function = value.func if isinstance(value, functools.partial) else value
             if (

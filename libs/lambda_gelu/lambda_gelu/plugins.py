@@ -102,6 +102,7 @@ def load(name: str, *groups: str) -> Plugin:
     if not found:
         known = [entry.name for entry in entries(*groups)]
         raise PluginError(f"unknown {kind} {name!r}{did_you_mean(name, known)}")
+    # A name that two distributions claim must not depend on which is found first.
     if len(found) > 1:
         claimants = ", ".join(
             sorted(entry.dist.name if entry.dist else entry.value for entry in found)

@@ -99,6 +99,7 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
         raise ValueError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}")
     if order == "together":
         return [(start, 1.0)] * layers
+    # One window after the other, all of the same length.
     edges = [start + (1 - start) * index / layers for index in range(layers)] + [1.0]
     cut = list(itertools.pairwise(edges))
     return cut if order == "forward" else cut[::-1]

@@ -119,7 +119,9 @@ def _value_at(x: Any, hardness: Any) -> Any:
     z = x * hardness
     far = abs(z) > _FAR
     near = _ZERO if far else z
+    # exp(-z^2 / 2), given the rounding error of z, which the fused multiply-add tells exactly.
     bell = _ZERO if far else _bell(near, _ZERO if far else _fma(x, hardness, -z))
+    # Phi(-|z|), which is as accurate as the tail is small; Phi(|z|) is 1 minus that.
     tail = bell * _mills(abs(near))
     x = -_LARGEST if x < -_LARGEST else x  # minus infinity times 0 would be NaN
     return x * (tail if z < _ZERO else _ONE - tail)
@@ -202,6 +204,8 @@ def _value_table(x: Any, hardness: Any, out: Any) -> None:
 
 @_compiled(types.float64(_LINE, types.float32, _LINE, _LINE))
 def _slopes_line(x: Any, hardness: Any, upstream: Any, out: Any) -> Any:
+    # In blocks, whose terms are summed apart: the sum may be reordered for speed, and the slopes
+    # may not, since their compensation of rounding errors would be lost.
     terms = np.empty(_BLOCK, np.float32)
     total = 0.0
     for start in range(0, x.size, _BLOCK):

@@ -308,6 +308,8 @@ def recognise_expression(expression: Expression) -> tuple[Recognised, Expression
         expression.name in _CLOSING and _is_smooth(expression)
     ):
         return None
+    # The farthest inner expression first: the activation is that of the input, though of an
+    # intermediate result the rest of the formula may be one too.
     for root in reversed(region(expression)):
         if root is expression or not _depends_only_on(expression, root, learnt=False):
             continue
@@ -351,6 +353,7 @@ def _depends_only_on(expression: Expression, root: Expression, *, learnt: bool) 
     inside = interior(expression, root)
     if len(inside) > _LONGEST:
         return False
+    # Another tensor inside would make it a function of two; a learnt factor may count as none.
     sources = [each for each in inside if each.operator is None and not (learnt and each.learnt)]
     return not sources and any(child is root for each in inside for child in each.children)
 
