@@ -42,6 +42,8 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     frontier = _shape_results(model)
     if not frontier:
         return
+    # Evaluate at several batches: what never changes is a constant, and what grows with the batch a
+    # shape that it is free in.
     runs = [_evaluate(model, frontier, example, batch) for batch in _BATCHES]
     for name, *values in zip(frontier, *runs, strict=True):
         if all(
@@ -188,6 +190,7 @@ def _drop_unread(model: onnx.ModelProto) -> None:
     """Remove nodes and constants that lead to no output."""
     needed = {each.name for each in model.graph.output}
     kept = []
+    # Backwards, as a node is needed if one that is needed reads it.
     for node in reversed(model.graph.node):
         if not needed.isdisjoint(node.output):
             needed.update(node.input)

@@ -80,7 +80,7 @@ def trace(
     read = in_modules(module, example, whole=_activations(module))
     real = isinstance(example, torch.Tensor) and example.is_floating_point()
     normalised = _normalised(read, real)
-    # 2. Fold norms into layers, let positions be, and drop what is then not used.
+    # 2. Fold norms into layers, keep the positions of samples apart, and drop what nothing uses.
     _fold_norms(normalised)
     _keep_positions(normalised)
     normalised.graph.eliminate_dead_code()

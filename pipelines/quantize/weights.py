@@ -68,6 +68,7 @@ def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
             (1, *strides),
             (1, *dilation),
         )
+    # A row for each place of the window turns a convolution into a product.
     patches = functional.unfold(padded, sizes, dilation, 0, strides)
     return (
         patches.view(len(given), layer.groups, -1, patches.shape[-1])
@@ -90,6 +91,7 @@ def round_weights(layer: Any, rounding: WeightRounding, products: Products) -> f
     real, to_grid = weight / scale[:, None], _gptq if rounding == "gptq" else _gpfq
     parts = zip(real.chunk(len(products.own)), products.own, products.other, strict=True)
     steps = torch.cat([to_grid(part, own, other, most) for part, own, other in parts])
+    # Weights move no further than into the step that was chosen, so that rounding gives it.
     kept = torch.clamp(real, steps - _INSIDE, steps + _INSIDE)
     layer.weight.copy_((kept * scale[:, None]).view_as(layer.weight))
     return float((steps != nearest).double().mean())

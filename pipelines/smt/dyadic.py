@@ -33,6 +33,7 @@ class Dyadic:
         floats = np.asarray(values, dtype=np.float64)
         if not np.isfinite(floats).all():
             raise ValueError("a value that is not finite has no exact arithmetic")
+        # Each float is a whole number of 53 bits times a power of two; all share the least power.
         mantissas, exponents = np.frexp(floats)
         wholes, shifts = (mantissas * 2.0**53).astype(np.int64), exponents.astype(np.int64) - 53
         lowest = min(0, int(shifts.min(initial=0, where=wholes != 0)))

@@ -346,6 +346,7 @@ def carried(
     """
     usual, end = list[Dyadic](), sum(len(each.index) for each in layers)
     for layer in reversed(layers):
+        # Replace q a by p z + r: z is a row over the columns before this layer's own.
         before, start = layer.forms.shape[1], end - len(layer.index)
         q = rows[:, before:]
         usual.insert(0, layer.slopes(q))

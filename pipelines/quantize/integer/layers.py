@@ -312,6 +312,7 @@ class MaxPool(Operation):
         step = nodes.constant(self.stride, np.int64)
         span = (np.array(nodes.shapes[self.name][1:]) - 1) * self.stride + 1
         slices = []
+        # A slice for each place of the window: the pool is their maximum.
         for place in product(*map(range, self.kernel)):
             start = np.array(place) * self.dilation
             ends = [nodes.constant(each, np.int64) for each in (start, start + span)]

@@ -222,6 +222,7 @@ class Nodes:
         raised, by = self._raised(value), self.wide(shift)
         half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
         if zero_point is not None:
+            # Ties to even: add one less than half, and one more if the floor is odd.
             floor = self.add("BitShift", raised, by, direction="RIGHT")
             floor = self.add("Add", floor, self.wide(1)) if zero_point % 2 else floor
             odd = self.add("BitwiseAnd", floor, self.wide((shift > 0).astype(np.int64)))

@@ -160,10 +160,12 @@ def _level_ends(row: Activation, hardness: float, output: Grid) -> tuple[float, 
     """As `_ends`, for what tends to a value on either side."""
     levels = _entries(row, hardness, np.array([[-_FAR], [_FAR]]) / hardness, output)
     reach, sides = 1 / hardness, np.array([[-1.0], [1.0]]) * np.geomspace(1, 2**10, _SCAN)
+    # Double the reach until the results beyond it are the levels.
     while np.any(_entries(row, hardness, reach * sides, output) != levels):
         reach *= 2
     points = np.linspace(-reach, reach, 2 * _SCAN)
     entries = _entries(row, hardness, points, output)
+    # The grid ends one point outside the last result that is none of them.
     inner = np.flatnonzero(entries != levels[0]), np.flatnonzero(entries != levels[1])
     lower = points[max(inner[0][0] - 1, 0)] if len(inner[0]) else 0.0
     upper = points[min(inner[1][-1] + 1, len(points) - 1)] if len(inner[1]) else output.scale

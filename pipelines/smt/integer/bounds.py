@@ -143,9 +143,9 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
         ends = np.stack([layer.weight * low, layer.weight * high])
         least, most = ends.min(0).sum(1) + layer.bias, ends.max(0).sum(1) + layer.bias
         if depth:
-            # 2. Meet them with linear bounds of W a and of -W a: these keep that one input moves
-            # many neurons together, which intervals forget. A sum of integers is no less than the
-            # bound rounded up.
+            # 2. Meet them with linear bounds of W a and of -W a, which know that one input moves
+            # many neurons together, as intervals do not. Sums are integers: their bounds are
+            # rounded inward.
             rows = np.concatenate([layer.weight, -layer.weight]) << BITS
             try:
                 found = -(-least_values(network.layers[:depth], region, rows)[0] >> BITS)
@@ -226,8 +226,8 @@ class HullProgram(Model):
         # is.
         self._places: list[Integers] = []
         self._numbers: list[tuple[int, int]] = []
-        # 1. Keep the neurons whose function varies in the region, and of the last layer those that
-        # the row weighs: the others are constants, which need no column.
+        # 1. Keep the neurons whose function varies in the region, and of the last layer only those
+        # that the row weighs: constants, and what does not count, need no column.
         for depth, runs in enumerate(region.runs):
             kept = np.array([not run.constant for run in runs])
             if depth == len(layers) - 1:

@@ -47,6 +47,7 @@ def _facets(x: Floats, y: Floats) -> list[Facet]:
     for x2, y2 in zip(x.tolist(), y.tolist(), strict=True):
         if hull and x2 == hull[-1][0]:
             continue  # a run of one argument
+        # A corner stays only if it lies below the line between its neighbours.
         while len(hull) > 1:
             (x0, y0), (x1, y1) = hull[-2:]
             if (y1 - y0) * (x2 - x0) < (y2 - y0) * (x1 - x0):

@@ -201,8 +201,8 @@ class Search:
                 self.counterexample = self._seek(node.solution)
             if self.counterexample is not None:
                 return Finding.VIOLATED
-            # 2. Split what is left. Of equal bounds the newest part comes first, so that ties go
-            # deep.
+            # 2. Split what is left. Of parts with equal bounds the newest is taken first, as it
+            # lies deepest.
             for child in () if box.points <= _FEW else self._children(node):
                 if child.least < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
@@ -221,6 +221,7 @@ class Search:
     def _seek(self, solution: Guide) -> Integers | None:
         """A violation which the program's inputs, rounded, show, or at some nodes lead to."""
         floors = np.floor(solution.inputs + 1e-9)
+        # The nearest integers, and random roundings of which the solution is the mean.
         chance = self._generator.random((_ROUNDINGS, len(floors))) < solution.inputs - floors
         nearest = np.rint(solution.inputs)[None]
         points = (

@@ -238,6 +238,8 @@ class IntervalSpace(Space[Intervals]):
         values = np.concatenate(
             [np.zeros(0), *(curve.value(found.inputs[place]) for place, curve in self._curves)]
         )
+        # With a coefficient > 0 the program gains by an output below the curve, else by one above
+        # it.
         gains = np.where(factors > 0, values - found.outputs, found.outputs - values) * np.abs(
             factors
         )
