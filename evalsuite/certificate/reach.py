@@ -2,7 +2,7 @@
 constant there.
 
 The bounds are those of verification, read off before each activation; a unit of ReLU that is off on
-the whole box can be removed there without any change.
+the whole box can be removed without changing any output in it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 of inputs.
 
 Networks are read as graphs, with a hardness for each activation, and with ReLU in their places.
-Both are bounded as one graph: by what they differ by from layer to layer, and not as two networks
-whose bounds are subtracted.
+Both are bounded together, by what they differ by from layer to layer: the bounds of each for
+itself, subtracted, would forget what they have in common.
 """
 
 from __future__ import annotations

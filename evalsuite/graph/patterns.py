@@ -306,7 +306,8 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Where):
         return None
-    # A mask that is moved or repeated is alike where the constant behind it is.
+    # Moving or repeating a mask does not change whether its entries are all alike: look at the
+    # constant behind it.
     at = node.sources[0]
     while isinstance(graph.nodes[at].operation, Expand | Reshape | Slice | Transpose):
         at = graph.nodes[at].sources[0]

@@ -404,7 +404,7 @@ class Dual:
         added, (parts,).
         """
         # Positive coefficients take the line below, negative ones that above. Where a phase s is
-        # held, s z >= 0, so that beta s z can be taken off: the bound stays one.
+        # held, s z is >= 0: taking beta s z off leaves a lower bound.
         below, above, intercept, held = (line[:, place] for line in lines)
         down = asked.clamp(max=0)
         back = asked.clamp(min=0) * below + down * above - held

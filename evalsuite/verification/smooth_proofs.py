@@ -267,7 +267,7 @@ def _exponent(values: Any) -> int:  # the least e such that all values are multi
 def _applied(operator: str, attributes: str, given: list[Symbol], constants: list[Any]) -> Symbol:
     """What an elementwise node makes of functions of one z; constants are single numbers > 0."""
     (kind, h, g), one = given[0], Fraction(1)
-    # K of h z.
+    # A function K of h z alone, with nothing divided yet.
     if operator in _UNARY and kind == "z" and g == 1 and not constants:
         return _UNARY[operator] + ("-tanh" if "tanh" in attributes else ""), h, one
     # z sigmoid(h z) is SiLU(h z) / h.
