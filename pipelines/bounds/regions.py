@@ -80,8 +80,8 @@ class Regions:
         nearest = torch.minimum(torch.maximum(self.center, low), high)
         away = (nearest - self.center).flatten(1).norm(dim=1)
         step = found - nearest
-        # Shorten each step from the box's nearest point to the center until it ends inside the
-        # ball.
+        # Start from the point of the box that is nearest to the center, and shorten each step from
+        # there until it ends inside the ball.
         room = (self.radius - away).clamp(min=0) * (1 - 1e-12)
         scale = (room / step.flatten(2).norm(dim=2).clamp(min=1e-300)).clamp(max=1)
         moved: torch.Tensor = nearest + scale.reshape(*scale.shape, *[1] * (low.ndim - 1)) * step

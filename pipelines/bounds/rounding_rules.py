@@ -222,8 +222,8 @@ def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
         low, high = low.masked_fill(~seen, torch.inf), high.masked_fill(~seen, -torch.inf)
         error = error.masked_fill(~seen, 0.0)
     apart = (high.amax(-1, keepdim=True) - low.amin(-1, keepdim=True)) * 1.01
-    # No difference of two inputs is off by more than `both`. That changes a weight by at most the
-    # factor exp(both), and by a quarter of it, as p (1 - p) <= 1/4.
+    # No difference of two inputs is off by more than `both`. That multiplies a weight by exp(both)
+    # at the most, and moves it by both / 4 at the most, as p (1 - p) <= 1/4.
     both = 1.01 * (error + error.amax(-1, keepdim=True))
     moved = torch.minimum(most * torch.expm1(both), both / 4).clamp(max=1.0)
     reach = (most + moved).clamp(max=1.0)

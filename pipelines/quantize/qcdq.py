@@ -42,8 +42,8 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     frontier = _shape_results(model)
     if not frontier:
         return
-    # Evaluate at several batches: what never changes is a constant, and what grows with the batch a
-    # shape that it is free in.
+    # Evaluate at several batches: what never changes is a constant, and a shape that grows with the
+    # batch leaves it free.
     runs = [_evaluate(model, frontier, example, batch) for batch in _BATCHES]
     for name, *values in zip(frontier, *runs, strict=True):
         if all(
