@@ -112,10 +112,13 @@ def _frequencies(data: Data) -> Floor:
 
     It is a floor of the loss: of rare labels a network that is trained may find none, as this does.
     """
+    # Laplace's rule, so that no label has a share of 0, whose logarithm would be infinite.
     train, test = data.train, data.test
     known = train.counted
     present = ((train.targets == 1) & known).sum(0).double() + 1
     share = present / (known.sum(0).double() + 2)
+    # The mean loss is a ratio of two sums over samples; its spread goes by the residuals of that
+    # ratio.
     wanted = test.targets == 1
     losses = -torch.where(wanted, share.log(), (1 - share).log()).where(test.counted, 0.0)
     labels = test.counted.sum(1).double()

@@ -156,6 +156,7 @@ class Treated:
         """The recommendation and its reason for a treatment that keeps the quality, by what it does
         to the latency.
         """
+        # Slower at any batch size counts against it, before faster at another counts for it.
         if any(timed.slower for timed in self.times):
             return "Advised against", f"{kept}, but the network is slower in {RUNTIME}"
         if any(timed.faster for timed in self.times):
@@ -203,6 +204,8 @@ def quality_row(run: Run, workload: str, variant: str) -> MatrixRow:
 
 def _endpoint(run: Run, workload: str, variant: str) -> tuple[Endpoint, str]:
     rows = run.measured.frame
+    # The section's own question of quality; a task without a section is asked by its first
+    # metric, with a margin of a share of it.
     rows = rows[(rows["workload"] == workload) & (rows["step"] == QUALITY)]
     for name, section in run.sections.items():
         for endpoint in section.endpoints:

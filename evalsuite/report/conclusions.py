@@ -164,13 +164,18 @@ def _tested(cell: MatrixCell) -> bool:
 
 
 def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
+    # 1. What is not to be read: no number, too few seeds for what was asked, a clock, or
+    # skewness.
     estimate = cell.estimate
     if estimate is None:
         return Reading.UNMEASURED
     if estimate.n < FEWEST * cell.asked or cell.clock or (doubt and _tested(cell)):
         return Reading.UNRESOLVED
+    # 2. The same in every seed: of a count it is a fact, of a fraction of samples it may be
+    # chance.
     if estimate.constant or (estimate.n == 1 and row.endpoint.fact):
         return Reading.UNRESOLVED if row.endpoint.unit == SAMPLED else Reading.FACT
+    # 3. An effect that is resolved, unless a member of its family is resolved the other way.
     if cell.resolved:
         reading = Reading.HELPS if row.way * estimate.mean > 0 else Reading.COSTS
         return Reading.MIXED if cell.against else reading

@@ -146,6 +146,8 @@ def _kind(run: Run, forms: Sequence[Form], workload: str) -> tuple[str, str] | N
 
 def _networks(run: Run, forms: Sequence[Form], workload: str) -> dict[Place, _Network]:
     networks: dict[Place, _Network] = {}
+    # Steps of a stage whose forms have one name are told apart by their place: the n-th on one
+    # workload is the n-th on another.
     for form in forms:
         seen: dict[str, int] = {}
         for step in run.measured.plain_steps(workload, form.stage):

@@ -339,6 +339,7 @@ def _ends(contrast: Contrast, without: int | None = None) -> tuple[Estimate, Est
     """The ends of the difference, of seeds with two finite values; one twice where no question
     was left open.
     """
+    # Without open questions there is one pair of arms, and its estimate is both ends.
     every = []
     for arms in contrast.ends:
         own, other = (

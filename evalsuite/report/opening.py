@@ -171,6 +171,7 @@ def ranking_of(run: Run) -> Ranking | None:
     columns = columns[:_COLUMNS]
     if not columns:
         return None
+    # By what is deployed, where that was asked; without a number there, a variant comes last.
     by = next((column for column in columns if column.row.endpoint.of), columns[0])
     variants = [run.baseline, *(matrix.variant for matrix in run.matrices)]
     variants = [name for name in variants if any(name in column.levels for column in columns)]

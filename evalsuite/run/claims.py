@@ -106,6 +106,8 @@ class Claims:
         return True
 
     def _lives(self, place: Path) -> bool:
+        # The beat is compared with what it was, and the time since by this machine's clock:
+        # clocks of two machines may differ.
         try:
             beat = (place / "beat").stat().st_mtime_ns
         except OSError:
@@ -171,6 +173,7 @@ def remove_turns(cache: Path) -> None:
     """Remove this machine's files, unless a job uses them; one that has opened them meanwhile
     opens new ones.
     """
+    # Whoever holds all the files' locks is alone, and may remove them.
     descriptors = []
     with suppress(OSError):
         for file in turn_files(cache):
@@ -223,11 +226,15 @@ class Turn:
         """Whether the job may begin; asked again and again until it may."""
         if not self._files:
             return True
+        # 1. A job that waits for its times holds `waiting`, so that none begins; a job that runs
+        # shares `running`.
         running, waiting = self._files
         try:
             began = try_lock(waiting) and try_lock(running, self._how)
         finally:
             fcntl.flock(waiting, fcntl.LOCK_UN)
+        # 2. The files may have been removed in the meantime by a run that ended: locks on those
+        # keep nobody away.
         if began and not self._stands():
             self._open()
             return self.mine()
@@ -256,7 +263,9 @@ class Turn:
         if self._files:
             # meanwhile, another run's jobs may take theirs
             fcntl.flock(self._files[0], fcntl.LOCK_UN)
+        # 1. Be gathered with other jobs that wait.
         told(True)
+        # 2. Let none begin, then wait until those that run have ended.
         while self._files:
             running, waiting = self._files
             fcntl.flock(waiting, fcntl.LOCK_SH)

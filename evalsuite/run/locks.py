@@ -63,6 +63,7 @@ def holder(path: Path, but: Collection[int] = ()) -> str:
     """
     import psutil
 
+    # The kernel's list names a lock by the device and the inode of its file, and who holds it.
     with suppress(OSError, ValueError, IndexError):
         status = path.stat()
         place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

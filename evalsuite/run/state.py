@@ -192,6 +192,8 @@ class State:
 
     def settle(self, job: Job, inputs: dict[str, str]) -> Entry | None:
         """The finished entry of a job, from this run's journal or the cache."""
+        # The journal first, then the cache; a failure of this run counts where its choice is not
+        # to retry.
         key = key_of(inputs)
         known = self.before.get(job.id)
         if known is not None and known.key == key and known.final and unchanged(known.read):

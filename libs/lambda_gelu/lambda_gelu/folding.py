@@ -438,6 +438,7 @@ def _by_structure(network: nn.Module) -> Iterator[tuple[Hardenable, list[Scaled]
     """Each activation between affine layers that nothing else uses, as far as the modules alone
     show it.
     """
+    # A module or a parameter that stands at two places has other neighbours there.
     places = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
     tied = Counter(id(each) for _, each in network.named_parameters(remove_duplicate=False))
     for parent in list(network.modules()):
@@ -471,6 +472,8 @@ def _in_sequence(layers: list[nn.Module]) -> Iterator[tuple[Hardenable, nn.Modul
     for index, layer in enumerate(layers):
         if not isinstance(layer, Hardenable) or not index:
             continue
+        # What lies between must commute with lambda. Flattening ends that for lambda per channel,
+        # since each channel becomes many features.
         for behind in layers[index + 1 :]:
             if not isinstance(behind, _HOMOGENEOUS):
                 yield layer, layers[index - 1], behind

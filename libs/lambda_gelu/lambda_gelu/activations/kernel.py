@@ -291,6 +291,8 @@ def _slopes(
 def _differentiable_slopes(
     x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    # In operators that can be differentiated again. Saturation clamps x to both sides, where the
+    # slopes are constant.
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     scale = (hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness).to(dtype)
     limit = (_SATURATED / scale).detach()

@@ -161,6 +161,8 @@ def _hardness(even: float, traits: Activation) -> float | None:
     """lambda from the even part, which grows with it, by bisection; None: it is that of no
     lambda in [1, 64].
     """
+    # The even part of x g(x) grows from the softest to that of ReLU, |x|, so that one lambda has
+    # it.
     low, high = _SMALLEST, _LARGEST
     if not _even(traits, low) - 2 * TOLERANCE <= even <= _even(traits, high) + 2 * TOLERANCE:
         return None
