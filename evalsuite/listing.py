@@ -81,6 +81,7 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     cells += [(row.name, row.formula, row.hardens_to or "-", row.source) for row in rows]
     cells += [("gated unit", "G, U: linear layers; a third follows", "", "")]
     cells += [(unit.name, unit.formula, "", unit.source) for unit in GATED.values()]
+    # All columns but the last are padded, since sources may be long.
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
     lines = [
         "  ".join(
@@ -90,7 +91,6 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     ]
     lines.insert(len(rows) + 1, "")
     lines += [
-        # All columns but the last are padded, since sources may be long.
         f"{plugin.name}: {plugin.error or 'broken: no row of traits'}"
         for plugin in plugins
         if plugin.target not in rows

@@ -360,8 +360,7 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
     """
     folded = duplicate(module).eval()
-    # Without a run the neighbours are known by the structure alone, and are exact by
-    # construction.
+    # Without a run the neighbours are known by the structure alone, and no output is compared.
     if example is None:
         for layer, scaled in list(_by_structure(folded)):
             _apply(layer, scaled)

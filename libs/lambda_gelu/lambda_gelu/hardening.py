@@ -182,9 +182,8 @@ class Hardening:
         # 2. s learns no more once the target is reached, or at all where `learn` is off.
         if not self.learn or way.share >= 1:
             layer.freeze()
-        # a float32 lambda may be 1 itself
         # 3. Write lambda into s, and note what it became: the next step reads from the difference
-        # what was learnt since.
+        # what was learnt since. A float32 lambda may be 1 itself, which s cannot say.
         layer.module.set_hardness(way.current.clamp(min=1 + 1e-9))
         way.written = layer.hardness()
 
