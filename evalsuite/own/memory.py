@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,9 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
     digest = hashlib.sha256(pickled).hexdigest()
     file = place / f"{name}.py"
     file.write_text(_TEXT.format(name=name, paths=paths, digest=digest), encoding="utf-8")
+    # Python takes compiled code for that of a file of the same size and second: an older file's
+    # would look for the older pickle.
+    Path(cache_from_source(str(file))).unlink(missing_ok=True)
     here = Path.cwd()
     shown = file.resolve()
     return f"{shown.relative_to(here) if shown.is_relative_to(here) else shown}:{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +87,16 @@ def test_tensors_and_data_sets_are_given_as_they_are() -> None:
         inputs = given["x"] if isinstance(given, dict) else given[:][0]
         assert torch.equal(inputs[:10], x)
         del sys.modules[next(name for name in sys.modules if name.startswith("data_"))]
+        resolve.__globals__["_file_module"].cache_clear()
+
+
+def test_what_is_written_twice_in_a_second_is_the_later_one(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for width in (2, 3, 4):
+        reference = write_in_memory(lambda width=width: nn.Linear(4, width), "twice", Path("run"))
+        os.utime("run/given/twice.py", (1, 1))
+        assert resolve(reference, what="the model")().out_features == width
+        del sys.modules[next(name for name in sys.modules if name.startswith("twice_"))]
         resolve.__globals__["_file_module"].cache_clear()
 
 
