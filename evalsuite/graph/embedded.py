@@ -14,7 +14,7 @@ from torch import nn
 from evalsuite.contract import Unsupported
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand, Gather, Positions, Reshape, Slice
-from evalsuite.graph.operations import Cast, Constant, Input, Operation, Softmax, Where
+from evalsuite.graph.operations import Cast, Constant, Input, Operation, Softmax, Sum, Where
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.sizes import Shape
 from evalsuite.samples import Inputs
@@ -188,4 +188,20 @@ def _attending(graph: Graph, index: int) -> Node | None:
         kept = ~mask.value if isinstance(branch, Constant) else mask.value
         if not bool((kept.any(axis) if kept.ndim >= -axis else kept).all()):
             return None
+    if isinstance(scores.operation, Sum) and not _adds_to_some_of_each_row(graph, scores, node):
+        return None
     return replace(node, operation=replace(node.operation, safe=False))
+
+
+def _adds_to_some_of_each_row(graph: Graph, scores: Node, node: Node) -> bool:
+    """Whether no constant that is added to the scores, as a mask of -inf, masks a whole row."""
+    axis = node.operation.axis - len(node.shape)  # type: ignore[attr-defined]
+    constants = [
+        operation.value
+        for source in scores.sources
+        if isinstance(operation := graph.nodes[source].operation, Constant)
+    ]
+    return all(
+        bool((value.isfinite().any(axis) if value.ndim >= -axis else value.isfinite()).all())
+        for value in constants
+    )

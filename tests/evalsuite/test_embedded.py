@@ -16,7 +16,10 @@ from torch import nn
 from written import Written, bench_of
 
 from evalsuite import Classification, Network, Propagation, Split, Unsupported, graph_of_network
+from evalsuite.graph import embedded
 from evalsuite.graph.embedded import Embedded
+from evalsuite.graph.graph import Graph, Node
+from evalsuite.graph.operations import Constant, Input, Softmax, Sum
 from evalsuite.samples import Inputs, Several
 from evalsuite.verification.subjects import Subject, subjects
 
@@ -285,3 +288,22 @@ def test_real_inputs_with_classes_of_each_position_and_several_of_them_are_refus
     network = Network("pair", nn.Identity(), (3,), CLASSES, given=given)
     with pytest.raises(Unsupported, match="one real input, or tokens; pair has several inputs"):
         asked_of(network, given, 1, torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("rows", "stays"), [([[1, 1], [0, 0]], True), ([[0, 1], [0, 0]], False)])
+def test_a_softmax_stays_safe_where_an_added_mask_takes_a_whole_row(
+    rows: list[list[int]], stays: bool
+) -> None:
+    """Its row is 0; by the plain softmax it would be no number."""
+    mask = torch.zeros(2, 2).masked_fill(torch.tensor(rows).bool(), -torch.inf)
+    kinds = (Input(0), Constant(mask), Sum(), Softmax(2, safe=True))
+    sources: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (2,))
+    nodes = tuple(
+        Node("", kind, before, (-1, 2, 2), torch.float32)
+        for kind, before in zip(kinds, sources, strict=True)
+    )
+    read = embedded.rewritten(Graph(nodes, 3, ("x",)), embedded._attending)
+    (softmax,) = [node.operation for node in read.nodes if isinstance(node.operation, Softmax)]
+    assert softmax.safe == stays
+    *_, (_, attended) = read.values(torch.zeros(1, 2, 2))
+    assert attended.isfinite().all()

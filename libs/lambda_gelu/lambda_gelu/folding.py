@@ -353,7 +353,8 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     by running the network in float64, and taken back if an output moves. Where lambda has no place
     to go an activation is kept as it is: no affine neighbour, one that is called several times or
     whose weights are shared, a tensor that is used elsewhere too (a residual), a lambda per channel
-    behind which the channels are flattened.
+    behind which the channels are flattened, or whose channels are not surely the outputs of the
+    layer before: behind a linear layer only an example shows whether dimension 1 holds them.
 
     Args:
         module: any network.
@@ -486,5 +487,20 @@ def _fits(layer: Hardenable, before: nn.Module, behind: nn.Module) -> bool:
         return False
     if layer.hardness.ndim and getattr(behind, "groups", 1) != 1:
         return False
+    if layer.hardness.ndim and not _alike(layer) and not _along_outputs(layer, before):
+        return False
     # BatchNorm without weights has nothing to fold into
     return bool(getattr(before, "affine", True))
+
+
+def _alike(layer: Hardenable) -> bool:
+    """Whether all channels have one lambda: then it does not matter which dimension they are."""
+    return bool((layer.hardness == layer.hardness.flatten()[0]).all())
+
+
+def _along_outputs(layer: Hardenable, before: nn.Module) -> bool:
+    """Whether the channels of the activation are the outputs of the layer before it, whatever
+    the input's shape is. Behind a linear layer dimension 1 is that of its outputs only where the
+    input has two dimensions, which modules do not show: there an example is needed.
+    """
+    return layer.dimension == (-1 if isinstance(before, (nn.Linear, nn.LayerNorm)) else 1)

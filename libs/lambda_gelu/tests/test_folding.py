@@ -75,12 +75,42 @@ def test_an_mlp_and_a_cnn_lose_their_lambdas_and_nothing_else(
     cnn = nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), act, nn.MaxPool2d(2), nn.Conv2d(8, 4, 2, bias=False)
     )
-    for module, example in ((mlp, x), (cnn, image)):
+    # Behind a linear layer the channels are its outputs only for inputs of two dimensions, which
+    # without an example nothing shows.
+    kept = [f"lambda-{row}" if kind is LambdaGELU else "swish"]
+    of_mlp = kept if per_channel and not with_example else [row]
+    for module, example, expected in ((mlp, x, of_mlp), (cnn, image, [row])):
         module.double().eval()
         folded = fold_hardness(module, example if with_example else None)
-        assert [found.traits.name for found in census(folded)] == [row]
+        assert [found.traits.name for found in census(folded)] == expected
         torch.testing.assert_close(folded(example), module(example), rtol=1e-9, atol=1e-11)
-        assert "s" not in {name.rpartition(".")[2] for name in folded.state_dict()}
+        left = "s" in {name.rpartition(".")[2] for name in folded.state_dict()}
+        assert left == (expected == kept)
+
+
+@pytest.mark.parametrize("with_example", [False, True])
+@pytest.mark.parametrize(
+    ("before", "dimension", "behind", "shape"),
+    [
+        (nn.Linear(8, 5), 1, nn.Linear(5, 2), (3, 5, 8)),
+        (nn.Conv2d(3, 5, 1), -1, nn.Conv2d(5, 2, 1), (2, 3, 5, 5)),
+        (nn.Linear(8, 5), -1, nn.Linear(5, 2), (3, 5, 8)),
+        (nn.Linear(8, 5), -1, nn.Linear(5, 2), (3, 8)),
+        (nn.Conv1d(3, 5, 1), -1, nn.Conv1d(5, 2, 1), (2, 3, 5)),
+    ],
+)
+def test_channels_of_another_dimension_than_the_layers_outputs_are_not_folded(
+    before: nn.Module, dimension: int, behind: nn.Module, shape: tuple[int, ...], with_example: bool
+) -> None:
+    """Folding without an example took any lambda per channel for one per output."""
+    torch.manual_seed(0)
+    act = LambdaGELU(5, hardness=3.0, dimension=dimension)
+    with torch.no_grad():
+        act.s += torch.linspace(0, 2, 5)
+    module = nn.Sequential(before, act, behind).double().eval()
+    x = torch.randn(shape, dtype=torch.float64)
+    folded = fold_hardness(module, x if with_example else None)
+    torch.testing.assert_close(folded(x), module(x), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", [LambdaGELU, Swish])

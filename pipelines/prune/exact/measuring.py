@@ -106,7 +106,10 @@ def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
     if network.vocabulary is None:
         try:
             chain = in_layers(network.module, network.input_shape)
-            return chain, reads_chain(network.input_shape, bench.data.domain)
+            reads = reads_chain(network.input_shape, bench.data.domain)
+            if reads(chain)[0].hidden:
+                return chain, reads
+            refusal = "no units to remove: no activation stands between two layers"
         except Unsupported as error:
             refusal = str(error)
     read = partial(read_behind_norms, example=network.example(2))

@@ -208,6 +208,13 @@ def test_networks_without_bounds_are_refused_by_name(bench: MakeBench) -> None:
             stage.run(network, bench("digits-resnet"))
 
 
+def test_a_network_without_units_is_refused_and_not_divided_by(bench: MakeBench) -> None:
+    """The share of removed units was a division by zero."""
+    affine = Network("affine", nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), (1, 8, 8), 10)
+    with pytest.raises(Unsupported, match="no activation stands between two layers"):
+        ExactPrune().run(affine, bench("digits-mlp"))
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
