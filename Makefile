@@ -37,7 +37,8 @@ test: setup .venv/tested-lambda_gelu
 	touch $@
 
 test-slow: setup
-	$(BIN)/pytest tests libs/lambda_gelu/tests -m slow --timeout 900 --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests -m slow --timeout 900 --numprocesses 2 --dist worksteal
+	$(BIN)/pytest libs/lambda_gelu/tests -m slow --numprocesses 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -135,6 +135,9 @@ def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int | Non
                 None,
                 f"{workload}, {variant}: {cell.words}; left out, since more seeds do not change it",
             )
+        elif cell.replicates == "test samples":
+            # The interval of one network of each variant, over test samples, is no seed's.
+            yield max(LEAST - 1, 1), f"{workload}, {variant}: one seed, so no interval"
         else:
             yield goal.more(cell.estimate), f"{workload}, {variant}: {_width(cell, row)}"
 

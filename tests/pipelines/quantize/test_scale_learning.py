@@ -218,9 +218,9 @@ def test_the_stage_learns_scales_where_bits_are_few_and_says_so(
     module, inputs = fold_hardness(made.module), room.data.calibration.inputs
     rows = {}
     for name, options in {
-        "few": Quantize(weight_bits=8, act_bits=3, qat_epochs=1),
-        "many": Quantize(weight_bits=4, act_bits=4, qat_epochs=1),
-        "untrained": Quantize(weight_bits=2, act_bits=2),
+        "few": Quantize(weight_bits=8, act_bits=3, qat_epochs=1, placement="post"),
+        "many": Quantize(weight_bits=4, act_bits=4, qat_epochs=1, placement="post"),
+        "untrained": Quantize(weight_bits=2, act_bits=2, placement="post"),
     }.items():
         rows[name] = quantize_by(module, made.input_shape, inputs, room, options).rows
     assert rows["many"] == rows["untrained"] == []
