@@ -58,7 +58,7 @@ ORDERS = ("hardness", "sensitivity", "random")
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked of a study.
+    """The questions that a study is asked, and how they are tested.
 
     Args:
         questions: the endpoints.
@@ -286,8 +286,8 @@ def levels(study: str = "language") -> list[tuple[str, ...]]:
 def gates(
     study: str = "gated", plain: str = "language", swish: str = "language-swish"
 ) -> list[tuple[str, ...]]:
-    """What gates change, gated less plain networks of a seed: the cost of swaps, of which the
-    first is tested.
+    """Tabulate the differences of gated networks to plain ones of the same seed: the cost of swaps,
+    of which the first is tested, and the bits per byte of each arm.
     """
     own, original, seeds = _by_arm(study)
     other = _by_arm(plain)[0] | _by_arm(swish)[0]
@@ -366,8 +366,8 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
 
 
 def treatments(study: str = "pretrained") -> list[tuple[str, ...]]:
-    """What each treatment costs a pretrained network, and what the one costs that the validation
-    data choose.
+    """Tabulate the cost of each treatment of a pretrained network, and of the one that the
+    validation data choose.
 
     The first treatment, which puts ReLU in directly, is none to choose from.
     """

@@ -76,7 +76,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Made:
-    """What a tool made: how to run it, and the bytes of its file."""
+    """A network that a tool quantized: how to run it, and the bytes of its file."""
 
     run: Run
     size: int

@@ -89,7 +89,7 @@ class AtOnce(Serial):
         self._rows = rows
 
     def found(self, assignment: Assignment) -> Found:
-        """What a job would leave."""
+        """Return the outcome that a job would leave, without running it."""
         job, labels = assignment.job, {**assignment.job.coordinates, "key": assignment.key}
         rows = tuple(Row(**labels, **each) for each in self._rows.get(job.id, [_ROW]))
         network = "" if job.step else f"network of {job.id}"
@@ -127,8 +127,8 @@ def _driven(recipe: Recipe, folder: Path) -> list[tuple[float, float]]:
 
 
 def driving(seeds: int = 2_500) -> Iterator[Figure]:
-    """What the driver does for a job, with jobs that take no time: of the first and of the last
-    tenth of them.
+    """Time the driver's work for a job, with jobs that take no time: for the first and for the
+    last tenth of them.
     """
     recipe = parse_recipe(_recipe_text(seeds))
     count = len(jobs_of(recipe))
@@ -229,8 +229,8 @@ def _run(folder: Path, steps: int, workers: int, compute: float) -> _Run:
 
 
 def starting(few: int = 10, many: int = 50) -> Iterator[Figure]:
-    """What a job of a stage that does nothing costs, over a run of fewer of them: the start of a
-    run is in both.
+    """Time a job of a stage that does nothing: two runs with few and with many such jobs differ by
+    the jobs alone, since the start of a run is in both.
     """
     tree.adopt()
     with tempfile.TemporaryDirectory() as folder:

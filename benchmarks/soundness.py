@@ -80,8 +80,8 @@ class Ends:
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried, and what was found; of each method how many bounds, and of how many boxes
-    they are a proof.
+    """Counts of points and boxes that were tried and of violations among them; of each method the
+    number of its bounds, and of the boxes that they certify.
     """
 
     points: int = 0
@@ -110,7 +110,7 @@ class Tally:
         )
 
     def add(self, other: Tally) -> None:
-        """What another found too, but for its radii and refusals."""
+        """Add the counts of another tally; its radii and refusals are left out."""
         self.points, self.boxes = self.points + other.points, self.boxes + other.boxes
         self.violations += other.violations
         self.contradictions += other.contradictions
@@ -383,7 +383,7 @@ class _Trial:
 
 
 def tried(name: str, points: int) -> Tally:
-    """What so many points of a network, at the least, and its bounds give."""
+    """Compare a network's bounds with its values at no fewer than `points` points."""
     tally = Tally()
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

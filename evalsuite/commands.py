@@ -24,12 +24,12 @@ from typer.core import TyperGroup
 from evalsuite.command_help import by_heading, examples_of
 from evalsuite.limits import failed, unforeseen
 from evalsuite.plugins import PluginError, entries, load
+from evalsuite.sources import OURS
 from evalsuite.terminal import say
 
 DEBUG = "EVALSUITE_DEBUG"
 _WORDS = "evalsuite.words"  # of the command line, in the context
 _SHOWN = 160  # characters of them
-_OURS = ("evalsuite", "pipelines", "lambda_gelu")
 # Of the library under typer, which may be its own copy: wrong options, with a text for the user.
 _WRONG: type[Exception] = next(
     kind
@@ -88,7 +88,7 @@ def _message(error: Exception, words: str) -> str:
     """The text of an error of ours, which is for the user; of another where it rose, and by
     what.
     """
-    if type(error).__module__.partition(".")[0] in _OURS:
+    if type(error).__module__.partition(".")[0] in OURS:
         return str(error)
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"

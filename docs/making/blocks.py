@@ -48,7 +48,7 @@ def options(stage: str) -> str:
 
 
 def terms(_: str) -> str:
-    """What the words of every installed section mean."""
+    """Tabulate the words of every installed section with their meaning."""
     found = {word: text for section in sections().values() for word, text in section.terms.items()}
     return grid(("term", "meaning"), *sorted(found.items(), key=lambda each: each[0].casefold()))
 
@@ -63,8 +63,8 @@ def file(path: str) -> str:
 
 
 def rooms(_: str) -> str:
-    """What each folder and module is for, and what it may import, as
-    tests/evalsuite/test_house.py holds it.
+    """Tabulate each folder and module with its purpose and what it may import, which
+    tests/evalsuite/test_house.py declares.
     """
     tree = ast.parse((ROOT / "tests/evalsuite/test_house.py").read_text(encoding="utf-8"))
     (rules,) = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 
 import evalsuite
+import lambda_gelu
 from evalsuite.plugins import load_all, options_of
 
 ROOT = Path(evalsuite.__file__).parent.parent
@@ -53,7 +55,7 @@ ALLOWED = {
     },
     "__main__": {"cli"},
     "command_help": set(),
-    "commands": {"command_help", "limits", "plugins", "terminal"},
+    "commands": {"command_help", "limits", "plugins", "sources", "terminal"},
     "plugins": set(),
     "libraries": set(),
     "listing": {"plugins"},
@@ -304,6 +306,19 @@ def test_every_public_name_loads() -> None:
         assert getattr(evalsuite, name) is not None
     with pytest.raises(AttributeError, match="No evalsuite attribute nonsense"):
         evalsuite.nonsense  # noqa: B018
+
+
+def test_the_librarys_names_are_the_suites_and_former_modules_give_them_on() -> None:
+    from evalsuite import libraries
+
+    assert set(libraries.__all__) <= set(evalsuite.__all__)
+    for name in libraries.__all__:
+        assert getattr(evalsuite, name) is getattr(lambda_gelu, name)
+    for module, library in (("lightning", "lightning.pytorch"), ("huggingface", "transformers")):
+        pytest.importorskip(library)
+        former = importlib.import_module(f"evalsuite.integrations.{module}")
+        present = importlib.import_module(f"lambda_gelu.callbacks.{module}")
+        assert former.HardeningCallback is present.HardeningCallback
 
 
 DOCUMENTS = [
