@@ -253,4 +253,6 @@ def _points(text: str) -> str:
 
 
 def _capital(phrase: str) -> str:
-    return phrase[:1].upper() + phrase[1:]
+    """The phrase as the subject that begins a sentence; what a comma opens in it is closed."""
+    subject = phrase[:1].upper() + phrase[1:]
+    return f"{subject}," if "," in subject else subject
