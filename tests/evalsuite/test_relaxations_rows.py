@@ -343,6 +343,13 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
     bends = np.array([(-1) ** index * height for index, height in enumerate(heights)])
 
     pieces = list(zip(bends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+    # The terms below are much larger than the value that they leave near 0, and a row promises
+    # values that are right to some units in their own last place: lifted by more than the terms
+    # can be there, the value is never smaller than what its rounding is relative to.
+    lift = 1.0 + 4.0 * sum(
+        abs(bend) * (high - low) * max(abs(low), abs(high), high - low)
+        for bend, low, high in pieces
+    )
 
     def slope(z: torch.Tensor) -> torch.Tensor:
         return first_slope + sum(
@@ -350,7 +357,7 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
         )
 
     def values(m: Any, z: Any) -> Any:
-        total = first_slope * z
+        total = first_slope * z + lift
         for bend, low, high in pieces:
             inside = m.min(m.max(z, low), high)
             total = total + bend * ((inside - low) ** 2 / 2 + (inside - low) * (z - inside))
