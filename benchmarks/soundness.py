@@ -47,10 +47,10 @@ from evalsuite import (
     zonotopes_of,
 )
 from evalsuite import Propagation as OfGraph
-from evalsuite.graph.embedded import Embedded
-from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.zonotope import Zonotope
+from opgraph.embedded import Embedded
+from opgraph.onnx_file import graph_of_model
 from pipelines.bounds.margins import rows_of
 from pipelines.bounds.propagation import Distrusted, Propagation
 

@@ -14,34 +14,29 @@ from .contract import (
     Stage as Stage, Task as Task, Timed as Timed, Unsupported as Unsupported, Verdict as Verdict,
 )
 from .counterexamples import write_counterexamples as write_counterexamples
-from .deployment import (
-    export_onnx as export_onnx, feed as feed, graph_digest as graph_digest, input_names as input_names,
-    run_onnx as run_onnx,
+from .deployed import (
+    is_file as is_file, output_of as output_of, parameters_of as parameters_of, running as running,
 )
 from .exporting import export_network as export_network
-from .graph.from_onnx import from_onnx as from_onnx
-from .graph.layers import FileLayer as FileLayer, in_layers as in_layers, layers_in_file as layers_in_file
-from .graph.modules import in_modules as in_modules
 from .latency import Latency as Latency, compare_latency as compare_latency, steady_latency as steady_latency
 from .libraries import (
-    Activation as Activation, Call as Call, Found as Found, GELU as GELU, GELU_TANH as GELU_TANH,
-    GatedUnit as GatedUnit, Hardenable as Hardenable, Hardening as Hardening,
-    LAMBDA_GELU as LAMBDA_GELU, LambdaGELU as LambdaGELU, RELU as RELU, RELU6 as RELU6,
-    SILU as SILU, Scalar as Scalar, Swish as Swish, census as census,
-    census_of_run as census_of_run, clip as clip, distill_loss as distill_loss, expose as expose,
-    fold_hardness as fold_hardness, harden as harden, matched_hidden as matched_hidden,
+    Activation as Activation, Call as Call, FileLayer as FileLayer, Found as Found, GELU as GELU,
+    GELU_TANH as GELU_TANH, GatedUnit as GatedUnit, Hardenable as Hardenable,
+    Hardening as Hardening, Inputs as Inputs, LAMBDA_GELU as LAMBDA_GELU, LambdaGELU as LambdaGELU,
+    OnnxNetwork as OnnxNetwork, OwnError as OwnError, RELU as RELU, RELU6 as RELU6, SILU as SILU,
+    Scalar as Scalar, Swish as Swish, census as census, census_of_run as census_of_run,
+    clip as clip, copy_onnx as copy_onnx, distill_loss as distill_loss, export_onnx as export_onnx,
+    expose as expose, feed as feed, fold_hardness as fold_hardness, from_onnx as from_onnx,
+    graph_digest as graph_digest, harden as harden, in_layers as in_layers,
+    in_modules as in_modules, input_names as input_names, layers_in_file as layers_in_file,
+    leaves as leaves, mapped as mapped, matched_hidden as matched_hidden, open_onnx as open_onnx,
     parameter_groups as parameter_groups, recalibrate_batchnorm as recalibrate_batchnorm,
     redirect_calls as redirect_calls, refit as refit, refit_bias as refit_bias, replace as replace,
-    swap as swap, swap_to_relu as swap_to_relu, target_for as target_for,
+    run_onnx as run_onnx, swap as swap, swap_to_relu as swap_to_relu, target_for as target_for,
     target_for_certificate as target_for_certificate, unit_hardness as unit_hardness,
-)
-from .onnx_network import (
-    OnnxNetwork as OnnxNetwork, copy_onnx as copy_onnx, is_file as is_file, open_onnx as open_onnx,
-    output_of as output_of, parameters_of as parameters_of, running as running,
 )
 from .own.calling import assess as assess, workload as workload
 from .own.saving import load_own as load_own
-from .references import OwnError as OwnError
 from .relaxations import (
     SIGMOID as SIGMOID, SOFTPLUS as SOFTPLUS, TANH as TANH, envelope as envelope, gated as gated, interval as interval,
     product as product, relax as relax,
@@ -83,10 +78,7 @@ from .report.statistics import (
 )
 from .resizing import load_module as load_module, save_module as save_module
 from .results import parse_setting as parse_setting
-from .samples import (
-    Inputs as Inputs, Samples as Samples, Several as Several, batch_of as batch_of, leaves as leaves, mapped as mapped,
-    pieces as pieces,
-)
+from .samples import Samples as Samples, Several as Several, batch_of as batch_of, pieces as pieces
 from .tasks import (
     Classification as Classification, Embedding as Embedding, LanguageModel as LanguageModel, MultiLabel as MultiLabel,
     Regression as Regression, Score as Score, TokenClassification as TokenClassification, score as score,

@@ -695,8 +695,8 @@ def check_proof(
     """
     from contextlib import nullcontext
 
-    from evalsuite.limits import content, reading
     from evalsuite.verification import proof_files, proofs, read_vnnlib, smooth_proofs
+    from opgraph.limits import content, reading
 
     if z3 is not None and not 0 < z3 <= 1e6:
         stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")

@@ -22,10 +22,10 @@ import typer
 from typer.core import TyperGroup
 
 from evalsuite.command_help import by_heading, examples_of
-from evalsuite.limits import failed, unforeseen
 from evalsuite.plugins import PluginError, entries, load
 from evalsuite.sources import OURS
 from evalsuite.terminal import say
+from opgraph.limits import failed, unforeseen
 
 DEBUG = "EVALSUITE_DEBUG"
 _WORDS = "evalsuite.words"  # of the command line, in the context

@@ -18,11 +18,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
+from opgraph.errors import Unsupported as Unsupported  # noqa: PLC0414  # it is of the contract
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from evalsuite.samples import Inputs, Samples
+    from evalsuite.samples import Samples
+    from opgraph.inputs import Inputs
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _EXAMPLES = 8
@@ -30,12 +33,6 @@ IGNORED = -100
 """The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss,
 accuracy or training.
 """
-
-
-class Unsupported(Exception):
-    """Raised by a stage that cannot measure this network; its text is the reason shown in the
-    table.
-    """
 
 
 class Direction(str, Enum):
@@ -538,7 +535,7 @@ class Network:
         import torch
 
         if self.given is not None:
-            from evalsuite.samples import leaves, mapped
+            from opgraph.inputs import leaves, mapped
 
             chosen = torch.arange(batch) % len(leaves(self.given)[0])
             return mapped(self.given, lambda each: each[chosen])

@@ -11,8 +11,8 @@ import onnx
 from torch import nn
 
 from evalsuite.contract import Network
-from evalsuite.deployment import export_onnx
 from lambda_gelu.folding import fold_hardness
+from opgraph.deployment import export_onnx
 
 # By the module, not in the network: one that `dataclasses.replace` gives another module must not
 # keep the file.

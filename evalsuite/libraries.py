@@ -27,6 +27,13 @@ from lambda_gelu.parameters import parameter_groups
 from lambda_gelu.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
 from lambda_gelu.schedules import target_for, target_for_certificate
 from lambda_gelu.swapping import expose, swap, swap_to_relu
+from opgraph.deployment import export_onnx, feed, graph_digest, input_names, run_onnx
+from opgraph.errors import OwnError
+from opgraph.from_onnx import from_onnx
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.layers import FileLayer, in_layers, layers_in_file
+from opgraph.modules import in_modules
+from opgraph.onnx_network import OnnxNetwork, copy_onnx, open_onnx
 
 __all__ = [
     "GELU",
@@ -37,27 +44,44 @@ __all__ = [
     "SILU",
     "Activation",
     "Call",
+    "FileLayer",
     "Found",
     "GatedUnit",
     "Hardenable",
     "Hardening",
+    "Inputs",
     "LambdaGELU",
+    "OnnxNetwork",
+    "OwnError",
     "Scalar",
     "Swish",
     "census",
     "census_of_run",
     "clip",
+    "copy_onnx",
     "distill_loss",
+    "export_onnx",
     "expose",
+    "feed",
     "fold_hardness",
+    "from_onnx",
+    "graph_digest",
     "harden",
+    "in_layers",
+    "in_modules",
+    "input_names",
+    "layers_in_file",
+    "leaves",
+    "mapped",
     "matched_hidden",
+    "open_onnx",
     "parameter_groups",
     "recalibrate_batchnorm",
     "redirect_calls",
     "refit",
     "refit_bias",
     "replace",
+    "run_onnx",
     "swap",
     "swap_to_relu",
     "target_for",

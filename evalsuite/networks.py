@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from evalsuite.contract import Data, Network
-from evalsuite.onnx_network import OnnxNetwork, copy_onnx
 from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
 from evalsuite.resizing.description import Description, checksum, describe, printable
@@ -28,6 +27,7 @@ from evalsuite.resizing.fitting import fitted
 from evalsuite.workloads import Workload
 from lambda_gelu.activations.census import built_with, settle_transformers
 from lambda_gelu.activations.hardenable import Hardenable
+from opgraph.onnx_network import OnnxNetwork, copy_onnx
 
 # ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from
 # the start.

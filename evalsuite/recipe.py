@@ -22,10 +22,11 @@ from evalsuite.contract import Stage
 from evalsuite.document import DocumentError, plain, position, read_text, read_tree, written
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.recipe_files import declared_options, rooted
-from evalsuite.references import OwnError, is_reference
+from evalsuite.references import is_reference
 from evalsuite.terminal import printable
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 from evalsuite.workloads.options import SplitBudget
+from opgraph.errors import OwnError
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 NAME_LENGTH = 64  # names become names of files

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evalsuite.references import OwnError, declared, is_reference
+from evalsuite.references import declared, is_reference
+from opgraph.errors import OwnError
 
 Place = tuple[str | int, ...]
 

@@ -16,16 +16,11 @@ from typing import Any
 
 from evalsuite.plugins import did_you_mean
 from evalsuite.sources import ADDED, OURS, is_installed, source_file
+from opgraph.errors import OwnError
 
 DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
 # Before a colon they say whose model is named: no module of that name is meant.
 LIBRARIES = ("hf", "timm")
-
-
-class OwnError(ValueError):
-    """Raised where what a user brought cannot be used; the text names the culprit, the value and
-    the cure.
-    """
 
 
 def is_reference(text: str) -> bool:

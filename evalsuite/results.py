@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction, Metric, Reading, Setting, Verdict
-from evalsuite.limits import check_size, reading
-from evalsuite.references import OwnError
 from evalsuite.sums import digest_of
+from opgraph.errors import OwnError
+from opgraph.limits import check_size, reading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,17 +1,15 @@
-"""Inputs: a batch as a network takes it, and data that are read only when they are asked for."""
+"""Samples: inputs that need not fit into memory, and are read only when they are asked for."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
-Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
-"""A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch.
-"""
+from opgraph.inputs import Inputs, leaves, mapped
 
 _VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 224
 
@@ -118,34 +116,3 @@ def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
     size = batch_of(inputs, most)
     for start in range(0, max(1, len(inputs)), size):
         yield inputs[start : start + size]
-
-
-def leaves(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a
-    tuple.
-    """
-    if isinstance(inputs, torch.Tensor):
-        return [inputs]
-    return list(inputs.values() if isinstance(inputs, dict) else inputs)
-
-
-def contents(inputs: Inputs) -> Iterator[bytes]:
-    """The bytes of each sample of a batch, of all its tensors."""
-    for sample in zip(*(leaf.detach().numpy() for leaf in leaves(inputs)), strict=True):
-        yield b"".join(each.tobytes() for each in sample)
-
-
-def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """A batch of the same form, in which `change` was applied to each tensor."""
-    if isinstance(inputs, torch.Tensor):
-        return change(inputs)
-    if isinstance(inputs, dict):
-        return {name: change(each) for name, each in inputs.items()}
-    return tuple(change(each) for each in inputs)
-
-
-def on(device: torch.device | str, inputs: Inputs) -> Inputs:
-    """The batch with each of its tensors on the device; those that are there already are not
-    copied.
-    """
-    return mapped(inputs, lambda each: each.to(device))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Metric
-from evalsuite.limits import reading
 from evalsuite.results import setting_text
+from opgraph.limits import reading
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx
     from torch import nn
 
-    from evalsuite.samples import Inputs
+    from opgraph.inputs import Inputs
 
 TIMED_BATCHES = (1, 64)
 """The batch sizes at which latencies are measured."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from evalsuite import OnnxNetwork, Timed
+    from evalsuite import Timed
+    from opgraph.onnx_network import OnnxNetwork
 
 _GELU_OPERATORS = ("Gelu", "Erf")
 _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -88,7 +89,8 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     """
     import onnx
 
-    from evalsuite import OnnxNetwork, copy_onnx, export_network, output_of
+    from evalsuite import export_network, output_of
+    from opgraph.onnx_network import OnnxNetwork, copy_onnx
 
     if network.deployed is not None:
         copy_onnx(network.deployed, path)
@@ -191,8 +193,6 @@ def _relative_latency(
 
     from evalsuite import (
         TIMED_BATCHES,
-        OnnxNetwork,
-        graph_digest,
         no_relative_latency,
         relative_latency,
         with_yardstick,
@@ -200,6 +200,8 @@ def _relative_latency(
         yardstick_reason,
     )
     from lambda_gelu import fold_hardness
+    from opgraph.deployment import graph_digest
+    from opgraph.onnx_network import OnnxNetwork
 
     if network.deployed is not None:
         return [

@@ -33,12 +33,12 @@ from evalsuite import (
     export_onnx,
 )
 from evalsuite.contract import Stage
-from evalsuite.onnx_model import load_model
 from evalsuite.run.child import check_takes
 from evalsuite.samples import Several
 from evalsuite.verification.cascade import Answer, decide
 from evalsuite.verification.onnx_reader import compare, graph_of
 from evalsuite.verification.specification import specification_of
+from opgraph.onnx_model import load_model
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
 from pipelines.prune import Prune

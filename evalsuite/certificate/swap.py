@@ -17,11 +17,6 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.embedded import Embedded
-from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.graph import Node
-from evalsuite.graph.operations import Constant, Operation, Pointwise, Product
-from evalsuite.graph.reading import read
 from evalsuite.verification.difference import with_difference
 from evalsuite.verification.forward import attends, zonotopes_apart
 from evalsuite.verification.graph import Graph
@@ -29,6 +24,11 @@ from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.zonotope import Zonotope
 from lambda_gelu.activations import RELU
+from opgraph.embedded import Embedded
+from opgraph.graph import Graph as TypedGraph
+from opgraph.graph import Node
+from opgraph.operations import Constant, Operation, Pointwise, Product
+from opgraph.reading import read
 
 
 def read_module(module: nn.Module, input_shape: tuple[int, ...]) -> TypedGraph:
@@ -37,7 +37,7 @@ def read_module(module: nn.Module, input_shape: tuple[int, ...]) -> TypedGraph:
 
     Raises:
         Unsupported: parameters that are not finite, or no float32 numbers; a forward pass that is
-            hooked or changed from outside; what `evalsuite.graph.read` refuses.
+            hooked or changed from outside; what `opgraph.read` refuses.
     """
     _refuse(module)
     if isinstance(module, Embedded):

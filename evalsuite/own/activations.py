@@ -15,8 +15,6 @@ import torch
 from torch import nn
 
 from evalsuite.own.adapter import own_network
-from evalsuite.references import OwnError
-from evalsuite.samples import Inputs, mapped
 from lambda_gelu.activations import RELU, Hardenable, census
 from lambda_gelu.activations.census import duplicate, let_stay, made_like, substitute
 from lambda_gelu.activations.recognition import known
@@ -24,6 +22,8 @@ from lambda_gelu.activations.runs import Use, census_of_run
 from lambda_gelu.activations.traits import Activation
 from lambda_gelu.rewrite import modes_in
 from lambda_gelu.swapping import expose
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, mapped
 
 _FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.LayerNorm)
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)

@@ -13,9 +13,10 @@ from torch import nn
 
 from evalsuite.contract import Task
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError, line_of
-from evalsuite.samples import Inputs, leaves
+from evalsuite.references import line_of
 from evalsuite.tasks import Embedding
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, leaves
 
 MEAN = "mean"
 """The `output` that is the mean of `last_hidden_state` over the positions that `attention_mask`

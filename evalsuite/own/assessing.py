@@ -24,10 +24,10 @@ from evalsuite.own.saving import save_own
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.recipe_files import declared_options
-from evalsuite.references import OwnError
 from evalsuite.results import Status, parse_setting, read_results
 from evalsuite.run.console import cache_in, execute
 from evalsuite.run.record import keep_doubts
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     import pandas as pd

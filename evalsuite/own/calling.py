@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalsuite.references import DECLARED, OwnError
+from evalsuite.references import DECLARED
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     import pandas as pd

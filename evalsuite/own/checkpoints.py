@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.limits import check_archive, check_plain, reading
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
 from evalsuite.resizing.description import tensor_groups
 from lambda_gelu.activations.census import duplicate
+from opgraph.errors import OwnError
+from opgraph.limits import check_archive, check_plain, reading
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 _OLDER = (".ckpt", ".bin", ".tar")  # Lightning's, Hugging Face's, and model.pth.tar

@@ -204,9 +204,9 @@ def _told(work: Any) -> Any:
     one message.
     """
     from evalsuite.recipe import RecipeError
-    from evalsuite.references import OwnError
     from evalsuite.run.console import described, stop
     from evalsuite.workloads.workload import DataError
+    from opgraph.errors import OwnError
 
     try:
         return work()

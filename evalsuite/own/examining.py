@@ -12,8 +12,6 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Data, Task
-from evalsuite.limits import reading
-from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.own.baseline import doubts, leaks
 from evalsuite.own.data.classes import Naming, whole_number
 from evalsuite.own.data.tables import is_table
@@ -21,14 +19,17 @@ from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
 from evalsuite.own.own import Own, forget
 from evalsuite.own.preprocessing import misprepared
-from evalsuite.references import OwnError, line_of
+from evalsuite.references import line_of
 from evalsuite.run.making import PARTS, check_disjoint
-from evalsuite.samples import leaves, mapped
 from lambda_gelu.activations import census
 from lambda_gelu.activations.census import duplicate
+from opgraph.errors import OwnError
+from opgraph.inputs import leaves, mapped
+from opgraph.limits import reading
+from opgraph.onnx_network import OnnxNetwork
 
 if TYPE_CHECKING:
-    from evalsuite.samples import Inputs
+    from opgraph.inputs import Inputs
 
 _STEP = 8  # samples in the one training step
 _MIXED = 0.01  # beyond rounding, in half precision too

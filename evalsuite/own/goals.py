@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.own.treated import FILE, RUNTIME, Timed, time_files
-from evalsuite.references import OwnError
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.paired_samples import paired_samples, sample_estimate
 from evalsuite.results import read_results
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.contract import Data, Split
@@ -215,8 +215,8 @@ class _Search:
 
     def _scored(self, file: Path, part: str) -> Metric:
         """The task's first metric of a file on a part of the data."""
-        from evalsuite.onnx_network import OnnxNetwork
         from evalsuite.tasks import score
+        from opgraph.onnx_network import OnnxNetwork
 
         if (file, part) not in self._known:
             split: Split = getattr(self._data, part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.hugging_face_files import WEIGHTS, check_stored
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from torch import nn

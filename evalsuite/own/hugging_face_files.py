@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.own.checkpoints import not_real
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _REAL = ("F64", "F32", "F16", "BF16")  # safetensors' names of numbers that stand for themselves

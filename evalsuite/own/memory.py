@@ -16,7 +16,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.references import OwnError, is_reference
+from evalsuite.references import is_reference
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from torch import nn

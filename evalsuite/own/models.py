@@ -21,9 +21,10 @@ from torch.nn.parameter import is_lazy
 
 from evalsuite.own.checkpoints import fitted, read_checkpoint
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError, blame, is_reference, resolve
+from evalsuite.references import blame, is_reference, resolve
 from evalsuite.resizing.description import all_sites, check_finite
 from lambda_gelu.activations.census import duplicate
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.contract import Task
@@ -118,7 +119,7 @@ class Model:
             Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()
         ]
         if self.path.endswith(".onnx") and found:
-            from evalsuite.onnx_model import parsed, weight_files
+            from opgraph.onnx_model import parsed, weight_files
 
             found += weight_files(parsed(found[0]), found[0])
         return found

@@ -17,18 +17,18 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 
 from evalsuite.contract import Data, Task
-from evalsuite.onnx_model import stored_names
 from evalsuite.own.data import Source, fingerprint, source_of
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
 from evalsuite.own.hugging_face import class_names, names_by_number, place_of
 from evalsuite.own.models import Model
 from evalsuite.own.tasks import TaskChoice, task_of
-from evalsuite.references import OwnError
-from evalsuite.samples import Inputs, leaves, mapped
 from evalsuite.sources import default_folder
 from evalsuite.tasks import Classification, Embedding, MultiLabel, TokenClassification
 from evalsuite.workloads.options import Budget
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.onnx_model import stored_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +198,7 @@ class Own(Budget):
     def given(self, example: Inputs | None = None) -> nn.Module:
         """The user's model with its own activations, taking one batch and giving one tensor."""
         if self.is_onnx:
-            from evalsuite.onnx_network import OnnxNetwork
+            from opgraph.onnx_network import OnnxNetwork
 
             return OnnxNetwork(Path(self.model_choice.path), self.output or None)
         return self.adapted(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ruamel.yaml import YAML
 
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.own.budget import Found

@@ -20,11 +20,11 @@ from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
 from evalsuite.own.checkpoints import read_checkpoint
 from evalsuite.own.models import load_weights
-from evalsuite.references import OwnError
 from evalsuite.resizing.files import parsed_json, tensor_bytes
-from evalsuite.samples import Inputs, leaves
 from lambda_gelu.activations.census import built_with
 from lambda_gelu.activations.recognition import known
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, leaves
 
 WEIGHTS, REPLACED = "model.safetensors", "activations.json"
 # What Hugging Face's configurations call the activation, and what they call the rows of traits.

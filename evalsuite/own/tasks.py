@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from evalsuite.contract import Direction, Metric, Task
 from evalsuite.own.models import Arguments
 from evalsuite.plugins import PluginError, did_you_mean, load
-from evalsuite.references import OwnError, blame, is_reference, resolve
+from evalsuite.references import blame, is_reference, resolve
 from evalsuite.tasks.samples import sample_tallies
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     import torch

@@ -233,8 +233,8 @@ def time_files(
 ) -> Iterator[Timed]:
     """Both files run the same test samples in turn: a reading for each batch size."""
     from evalsuite.latency import steady_latency
-    from evalsuite.onnx_network import OnnxNetwork
     from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
+    from opgraph.onnx_network import OnnxNetwork
 
     networks = [OnnxNetwork(each) for each in (own, other)]
     # In turn, on one machine: so the ratio is of the files, and not of the hours.

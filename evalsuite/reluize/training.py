@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Split, Task
-from evalsuite.samples import Inputs, mapped, on
 from lambda_gelu.activations.census import kept_of_a_pass
 from lambda_gelu.parameters import HARDNESS_STEP, parameter_groups
+from opgraph.inputs import Inputs, mapped, on
 
 if TYPE_CHECKING:
     from evalsuite.workloads import Workload

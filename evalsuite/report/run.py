@@ -14,7 +14,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalsuite.references import OwnError
 from evalsuite.report.clocks import clock_doubts, without_contradictions
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
@@ -24,6 +23,7 @@ from evalsuite.report.section import Headline, Part, Screen, Section, sections
 from evalsuite.report.tables import ABSENT, TextLine, comparison, failures, text_lines
 from evalsuite.results import DamagedResults, Status, read_results
 from evalsuite.scores_file import KeptScores, read_scores
+from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     import pandas as pd

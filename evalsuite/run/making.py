@@ -15,12 +15,12 @@ from torch import nn
 
 from evalsuite.contract import Bench, Data, Network, Split
 from evalsuite.networks import check_savable, network_of
-from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.samples import contents
 from evalsuite.variants import Made, Setup, Variant, standing
 from evalsuite.workloads import Workload
 from evalsuite.workloads.workload import DataError, unreadable
 from lambda_gelu.swapping import check_executes
+from opgraph.inputs import contents
+from opgraph.onnx_network import OnnxNetwork
 
 _BATCH = 256
 PARTS = ("train", "calibration", "validation", "test")

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite.deployment import export_onnx
 from evalsuite.workloads.workload import partition
+from opgraph.deployment import export_onnx
 
 torch.set_num_threads(1)  # A pool of threads would not survive the fork.
 with tempfile.TemporaryDirectory() as _folder:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from evalsuite.limits import SECONDS, board, cure, gib
 from evalsuite.run import tree
 from evalsuite.terminal import say
+from opgraph.limits import SECONDS, board, cure, gib
 
 _TICK = 0.02  # seconds between two looks while a file is read
 _PAUSE = 0.1  # and while none is

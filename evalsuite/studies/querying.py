@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.limits import Share, within
 from evalsuite.report.grids import csv_text
 from evalsuite.results import as_table, read_results
 from evalsuite.studies.pairing import Refused
+from opgraph.limits import Share, within
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from evalsuite.tasks.samples import sample_tallies, scores_of
 if TYPE_CHECKING:
     import torch
 
-    from evalsuite.samples import Inputs
+    from opgraph.inputs import Inputs
 
 BATCH = 256
 # values of the outputs of a batch, of all networks: a task holds about five times as many

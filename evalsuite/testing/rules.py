@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Bench, Metric, Network, Outcome, Split, Stage
-from evalsuite.samples import Samples, leaves
+from evalsuite.samples import Samples
+from opgraph.inputs import leaves
 
 
 def require(

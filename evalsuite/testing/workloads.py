@@ -16,11 +16,11 @@ from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
 from evalsuite.run.making import PARTS, check_disjoint
-from evalsuite.samples import leaves
 from evalsuite.testing.rules import check_declaration, content, disturb, require, torch_state_kept
 from evalsuite.workloads import Workload
 from evalsuite.workloads.options import Budget
 from lambda_gelu.swapping import build_executing
+from opgraph.inputs import leaves
 
 CHECKS = (
     "declaration",

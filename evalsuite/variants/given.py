@@ -33,7 +33,7 @@ class Given:
         model.
         """
         if self.file:
-            from evalsuite.onnx_network import OnnxNetwork
+            from opgraph.onnx_network import OnnxNetwork
 
             output = getattr(setup.workload, "output", "")
             return Made(OnnxNetwork(Path(self.file), output or None), budget=0.0)

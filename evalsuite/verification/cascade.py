@@ -30,8 +30,6 @@ import onnx
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.limits import content, reading
-from evalsuite.onnx_model import load_model, refuse_outside
 from evalsuite.plugins import entries, load
 from evalsuite.verification.bisection import Bisection, Turns
 from evalsuite.verification.difference import side_by_side
@@ -48,6 +46,8 @@ from evalsuite.verification.real import RealNetwork
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Witness, Witnesses
+from opgraph.limits import content, reading
+from opgraph.onnx_model import load_model, refuse_outside
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2

@@ -19,7 +19,6 @@ from math import isfinite
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph import operations as typed
 from evalsuite.verification.graph import (
     Affine,
     Convex,
@@ -34,6 +33,7 @@ from evalsuite.verification.graph import (
 )
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
 from lambda_gelu.activations import RELU, Activation
+from opgraph import operations as typed
 
 UNIT = 2.0**-24
 LEAST = 2.0**-126

@@ -19,11 +19,6 @@ from typing import Any, NoReturn
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph import operations as typed
-from evalsuite.graph.graph import Graph, Node
-from evalsuite.graph.moving import Expand, Pad, Reshape
-from evalsuite.graph.patterns import recognised, with_norms
-from evalsuite.graph.sizes import at
 from evalsuite.verification.normalised import Normalised, norm, softmax
 from evalsuite.verification.quadratic import activated, convex_of, dot, nearer, products, times
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, units
@@ -42,6 +37,11 @@ from evalsuite.verification.zonotope import (
     with_symbols,
 )
 from lambda_gelu.activations import Activation
+from opgraph import operations as typed
+from opgraph.graph import Graph, Node
+from opgraph.moving import Expand, Pad, Reshape
+from opgraph.patterns import recognised, with_norms
+from opgraph.sizes import at
 
 _ENTRIES = 2**27  # of the generators of one value, a GiB
 _PRODUCTS = 2**13

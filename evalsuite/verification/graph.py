@@ -13,9 +13,9 @@ from math import inf
 
 import torch
 
-from evalsuite.graph import graph as typed_graph
 from evalsuite.verification.linear import Linear
 from lambda_gelu.activations import Activation
+from opgraph import graph as typed_graph
 
 STEEPEST = 128.0
 """From here on exp(x) is written as exp(128) in a softmax, which changes a share by at most

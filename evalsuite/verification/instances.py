@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from evalsuite.limits import reading
 from evalsuite.signals import start
+from opgraph.limits import reading
 
 COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
 ERROR = "error"

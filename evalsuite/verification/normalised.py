@@ -13,12 +13,12 @@ from math import prod, sqrt
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
-from evalsuite.graph.patterns import ALL_MASKED
-from evalsuite.graph.scores import vanishing
 from evalsuite.verification.quadratic import beyond, chosen, convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
 from evalsuite.verification.zonotope import Symbols, Zonotope, ends, linear, scaled, with_symbols
+from opgraph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
+from opgraph.patterns import ALL_MASKED
+from opgraph.scores import vanishing
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ import torch
 from torch.nn import functional
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph import operations as typed
-from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.moving import Concat, Reshape, Slice, Transpose
-from evalsuite.graph.patterns import ALL_MASKED, recognised, with_norms
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from evalsuite.verification.rules import SHARED, column
 from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 from lambda_gelu.activations.gates import SOFTPLUS
+from opgraph import operations as typed
+from opgraph.graph import Graph as TypedGraph
+from opgraph.moving import Concat, Reshape, Slice, Transpose
+from opgraph.patterns import ALL_MASKED, recognised, with_norms
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24

@@ -17,16 +17,16 @@ import onnx
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.call import guarded
-from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.node_by_node import NodeByNode
-from evalsuite.graph.onnx_file import graph_of_model
-from evalsuite.graph.sizes import at
-from evalsuite.onnx_model import load_model
-from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.graph import Graph, Pointwise, Rounded
 from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.propagation import Propagation
+from opgraph.call import guarded
+from opgraph.graph import Graph as TypedGraph
+from opgraph.node_by_node import NodeByNode
+from opgraph.onnx_file import graph_of_model
+from opgraph.onnx_model import load_model
+from opgraph.onnx_network import open_onnx
+from opgraph.sizes import at
 
 # A float32 evaluation in another order differs from the float64 one by this times the greatest
 # value on the way.

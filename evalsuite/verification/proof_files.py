@@ -15,8 +15,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.references import OwnError
 from evalsuite.verification.integer_proofs import (
     INTEGER_PROOF,
     IntegerProofError,
@@ -30,6 +28,8 @@ from evalsuite.verification.smooth_proofs import (
     SmoothStatement,
     check_smooth_proof,
 )
+from opgraph.errors import OwnError
+from opgraph.onnx_network import OnnxNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

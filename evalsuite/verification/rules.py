@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 import torch
 from torch import nn
 
-from evalsuite.graph import operations as typed
-from evalsuite.graph.operators import row_of
 from lambda_gelu.activations import Activation
 from lambda_gelu.activations.relu6 import clip
+from opgraph import operations as typed
+from opgraph.operators import row_of
 
 Value = TypeVar("Value")
 _CONVEX_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt"}

@@ -19,17 +19,18 @@ import onnx
 import torch
 
 from evalsuite.contract import Bench, Network, Property, Unsupported, property_at
-from evalsuite.deployment import export_onnx
-from evalsuite.graph.continued import continued
-from evalsuite.graph.embedded import Embedded, embedded
-from evalsuite.graph.graph import Graph
-from evalsuite.graph.operations import Operation
-from evalsuite.graph.reading import read, read_onnx
-from evalsuite.onnx_network import OnnxNetwork, is_file
+from evalsuite.deployed import is_file
 from evalsuite.verification.forward import attends, zonotope_of
 from evalsuite.verification.graph import Graph as Bounded
 from evalsuite.verification.onnx_reader import compare, graph_of, graph_of_typed
 from evalsuite.verification.zonotope import Zonotope
+from opgraph.continued import continued
+from opgraph.deployment import export_onnx
+from opgraph.embedded import Embedded, embedded
+from opgraph.graph import Graph
+from opgraph.onnx_network import OnnxNetwork
+from opgraph.operations import Operation
+from opgraph.reading import read, read_onnx
 
 # A module may round to float32 on the way, whatever its precision.
 _POINTS, _CLOSE = 4, 1e-5

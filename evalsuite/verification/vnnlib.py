@@ -16,7 +16,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from evalsuite.decimals import exact_decimal, is_decimal
-from evalsuite.limits import content
 from evalsuite.verification.specification import Specification
 from evalsuite.verification.vnnlib_cases import (
     LARGEST,
@@ -33,6 +32,7 @@ from evalsuite.verification.vnnlib_cases import (
     closed_up,
     groups,
 )
+from opgraph.limits import content
 
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]*)\Z")
 _COMPARISONS = ("<=", ">=", "<", ">", "=", "==")

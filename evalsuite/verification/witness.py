@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Network, Property
-from evalsuite.deployment import export_onnx, run_onnx
-from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.falsifier import violated
 from evalsuite.verification.real import RealNetwork
 from evalsuite.verification.specification import Specification
+from opgraph.deployment import export_onnx, run_onnx
+from opgraph.onnx_network import open_onnx
 
 
 @dataclass(frozen=True, slots=True)

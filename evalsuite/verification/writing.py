@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph import operations as typed
-from evalsuite.graph.call import guarded
-from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.graph import Node as TypedNode
-from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
-from evalsuite.graph.sizes import at
 from evalsuite.verification.graph import Affine, Convex, Node, Operation, Pointwise, Product
 from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select
 from evalsuite.verification.rules import Arithmetic
 from lambda_gelu.activations import Activation
+from opgraph import operations as typed
+from opgraph.call import guarded
+from opgraph.graph import Graph as TypedGraph
+from opgraph.graph import Node as TypedNode
+from opgraph.moving import Expand, Pad, Positions, Reshape, Transpose
+from opgraph.sizes import at
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from evalsuite.samples import Inputs, Samples
+from evalsuite.samples import Samples
+from opgraph.inputs import Inputs
 
 if TYPE_CHECKING:
     import numpy as np

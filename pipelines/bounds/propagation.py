@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from evalsuite import Network, Property, Unsupported, in_modules
+from evalsuite import Network, Property, Unsupported
+from opgraph.modules import in_modules
 from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Pairs, plain_windows
 from pipelines.bounds.curved import layer_names, refuse_values

@@ -23,17 +23,15 @@ from evalsuite import (
     Split,
     Timed,
     export_network,
-    export_onnx,
-    graph_digest,
     no_relative_latency,
-    open_onnx,
     relative_latency,
-    run_onnx,
     steady_latency,
     timing_inputs,
     yardstick_graph,
 )
 from lambda_gelu import replace
+from opgraph.deployment import export_onnx, graph_digest, run_onnx
+from opgraph.onnx_network import open_onnx
 
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 _YARDSTICK = "over that of the unpruned network with ReLU in each activation's place"

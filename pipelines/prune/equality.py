@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite import Unsupported, leaves, mapped
+from evalsuite import Unsupported
+from opgraph.inputs import leaves, mapped
 from pipelines.prune.selection import Pruned
 
 TOLERANCE = 1e-6

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from evalsuite import Direction, Inputs, Metric
+from evalsuite import Direction, Metric
+from opgraph.inputs import Inputs
 
 LOWER = Direction.LOWER
 

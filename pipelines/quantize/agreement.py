@@ -17,18 +17,10 @@ from brevitas.nn import QuantIdentity
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import (
-    Direction,
-    Inputs,
-    Metric,
-    Samples,
-    feed,
-    leaves,
-    mapped,
-    open_onnx,
-    pieces,
-    run_onnx,
-)
+from evalsuite import Direction, Metric, Samples, pieces
+from opgraph.deployment import feed, run_onnx
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.placement import Value
 from pipelines.quantize.tracing import at_a_time, layer_of
 

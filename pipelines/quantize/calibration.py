@@ -11,7 +11,8 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
-from evalsuite import Inputs, Unsupported, leaves
+from evalsuite import Unsupported
+from opgraph.inputs import Inputs, leaves
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from evalsuite import Inputs, Unsupported
+from evalsuite import Unsupported
+from opgraph.inputs import Inputs
 from pipelines.quantize.calibration import Calibration, check_inputs
 from pipelines.quantize.migration import migratable
 from pipelines.quantize.placement import Scheme, place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx, nn
 
-from evalsuite import graph
+from opgraph import moving
 from pipelines.quantize.tracing import layer_of
 
 _MOST = 127
@@ -36,7 +36,7 @@ class IntegerRows(nn.Module):
 def table_of(traced: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:
     """The constant (rows, features) of whose rows `node` takes some; None if it does not."""
     operation = getattr(layer_of(traced, node), "operation", None)
-    if not isinstance(operation, graph.moving.Gather) or operation.axes != (0,):
+    if not isinstance(operation, moving.Gather) or operation.axes != (0,):
         return None
     table = node.args[0]
     if not isinstance(table, fx.Node) or table.op != "get_attr":

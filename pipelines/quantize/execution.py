@@ -19,20 +19,10 @@ import onnx
 import onnxruntime
 import torch
 
-from evalsuite import (
-    TIMED_BATCHES,
-    Direction,
-    Inputs,
-    Metric,
-    Split,
-    Timed,
-    feed,
-    mapped,
-    open_onnx,
-    run_onnx,
-    steady_latency,
-    timing_inputs,
-)
+from evalsuite import TIMED_BATCHES, Direction, Metric, Split, Timed, steady_latency, timing_inputs
+from opgraph.deployment import feed, run_onnx
+from opgraph.inputs import Inputs, mapped
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.qcdq import constant_bytes
 
 _BOUNDARY = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}

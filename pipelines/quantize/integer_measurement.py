@@ -28,12 +28,12 @@ from evalsuite import (
     Split,
     Timed,
     Unsupported,
-    open_onnx,
     pieces,
-    run_onnx,
     steady_latency,
     timing_inputs,
 )
+from opgraph.deployment import run_onnx
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import Integers, Rounding

@@ -17,7 +17,6 @@ from evalsuite import (
     Bench,
     Classification,
     Direction,
-    Inputs,
     Metric,
     Network,
     Outcome,
@@ -28,13 +27,13 @@ from evalsuite import (
     Unsupported,
     export_network,
     is_file,
-    leaves,
-    open_onnx,
-    run_onnx,
     scores,
     worsening,
 )
 from lambda_gelu import fold_hardness
+from opgraph.deployment import run_onnx
+from opgraph.inputs import Inputs, leaves
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.choosing import RANGES, choose
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from evalsuite import Inputs
+from opgraph.inputs import Inputs
 from pipelines.quantize.readers import Readers
 from pipelines.quantize.tracing import layer_of
 

@@ -24,7 +24,8 @@ from functools import cache
 import numpy as np
 from torch import fx
 
-from evalsuite import Direction, Inputs, Metric
+from evalsuite import Direction, Metric
+from opgraph.inputs import Inputs
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.sensitivity import Make, Reference, layers_of
 from pipelines.quantize.threads import one_thread

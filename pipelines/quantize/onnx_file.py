@@ -19,13 +19,13 @@ from evalsuite import (
     Direction,
     Metric,
     Network,
-    OnnxNetwork,
     Outcome,
     Unsupported,
     pieces,
     scores,
     worsening,
 )
+from opgraph.onnx_network import OnnxNetwork
 from pipelines.quantize.execution import deployment_metrics
 from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
 

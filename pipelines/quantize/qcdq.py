@@ -25,7 +25,10 @@ from torch import fx, nn
 from torch.onnx import OnnxExporterError
 from torch.onnx.errors import UnsupportedOperatorError
 
-from evalsuite import Inputs, Unsupported, feed, input_names, leaves, mapped, open_onnx
+from evalsuite import Unsupported
+from opgraph.deployment import feed, input_names
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.tracing import layer_of
 
 _BATCHES = (2, 3, 5)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from evalsuite import Direction, Inputs, Metric, Unsupported, leaves, mapped
+from evalsuite import Direction, Metric, Unsupported
+from opgraph.inputs import Inputs, leaves, mapped
 from pipelines.quantize.kinds import FLOAT_COMPUTE
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.threads import one_thread

@@ -11,8 +11,10 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from evalsuite import Inputs, Unsupported, in_modules
+from evalsuite import Unsupported
 from lambda_gelu import census
+from opgraph.inputs import Inputs
+from opgraph.modules import in_modules
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RESERVED = ("quantize_", "value_")  # how the quantizers of a network are named

@@ -13,7 +13,8 @@ from typing import Any, get_args
 import torch
 from torch import fx, nn
 
-from evalsuite import Inputs, Unsupported, leaves, mapped
+from evalsuite import Unsupported
+from opgraph.inputs import Inputs, leaves, mapped
 from pipelines.quantize.calibration import (
     Calibration,
     FloatRun,

@@ -14,21 +14,19 @@ from torch import nn
 
 from evalsuite import (
     TIMED_BATCHES,
-    Inputs,
     Metric,
     Split,
     Timed,
     Unsupported,
-    export_onnx,
-    graph_digest,
     no_relative_latency,
-    open_onnx,
     relative_latency,
-    run_onnx,
     with_yardstick,
     yardstick_graph,
     yardstick_reason,
 )
+from opgraph.deployment import export_onnx, graph_digest, run_onnx
+from opgraph.inputs import Inputs
+from opgraph.onnx_network import open_onnx
 from pipelines.quantize.placement import Scheme
 from pipelines.quantize.qcdq import export_qcdq
 from pipelines.quantize.tracing import trace

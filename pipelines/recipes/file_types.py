@@ -26,7 +26,8 @@ import torch
 from onnx.utils import extract_model
 from torch import nn
 
-from evalsuite import Data, Split, from_onnx
+from evalsuite import Data, Split
+from opgraph.from_onnx import from_onnx
 
 MODEL = "models/standard_v3_3"
 OF_A_LABEL = 60  # files at most

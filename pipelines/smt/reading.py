@@ -14,8 +14,9 @@ import onnx
 import torch
 from torch import nn
 
-from evalsuite import FileLayer, Network, Property, Unsupported, in_layers, layers_in_file
+from evalsuite import Network, Property, Unsupported
 from lambda_gelu import RELU, Activation, census
+from opgraph.layers import FileLayer, in_layers, layers_in_file
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from torch import nn
 
-from evalsuite import Direction, Metric, Network, Unsupported, Verdict, export_onnx
+from evalsuite import Direction, Metric, Network, Unsupported, Verdict
+from opgraph.deployment import export_onnx
 from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, Settled
 from pipelines.smt.proving import REFUSALS, OtherNetworkError, checked_text
 

@@ -18,8 +18,8 @@ import onnx
 import onnxruntime
 import torch
 
-from evalsuite.graph import operations as op
-from evalsuite.graph.graph import Graph
+from opgraph import operations as op
+from opgraph.graph import Graph
 
 POINTS = 3
 RUNS, UNITS, TIMES = 16, 4, 4.0

@@ -15,15 +15,16 @@ from torch import nn
 from written import Written, bench_of
 
 from evalsuite import LanguageModel, Network, Split, zonotopes_of
-from evalsuite.graph.continued import continued
-from evalsuite.graph.embedded import Embedded, embedded
-from evalsuite.graph.graph import Graph
-from evalsuite.graph.operations import Constant, Pointwise
-from evalsuite.graph.reading import read
-from evalsuite.samples import Several, mapped
+from evalsuite.samples import Several
 from evalsuite.verification.subjects import subjects
 from evalsuite.workloads.transformer import LanguageModel as GPT
 from evalsuite.workloads.transformer import feed_forwards
+from opgraph.continued import continued
+from opgraph.embedded import Embedded, embedded
+from opgraph.graph import Graph
+from opgraph.inputs import mapped
+from opgraph.operations import Constant, Pointwise
+from opgraph.reading import read
 
 VOCABULARY, POSITIONS, WIDTH, HIDDEN = 11, 6, 8, 12
 

@@ -16,12 +16,13 @@ from torch import nn
 from written import Written, bench_of
 
 from evalsuite import Classification, Network, Propagation, Split, Unsupported, graph_of_network
-from evalsuite.graph import embedded
-from evalsuite.graph.embedded import Embedded
-from evalsuite.graph.graph import Graph, Node
-from evalsuite.graph.operations import Constant, Input, Softmax, Sum
-from evalsuite.samples import Inputs, Several
+from evalsuite.samples import Several
 from evalsuite.verification.subjects import Subject, subjects
+from opgraph import embedded
+from opgraph.embedded import Embedded
+from opgraph.graph import Graph, Node
+from opgraph.inputs import Inputs
+from opgraph.operations import Constant, Input, Softmax, Sum
 
 VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 4, 6, 3
 

@@ -19,12 +19,12 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import OwnError, Unsupported, census, export_onnx, from_onnx
-from evalsuite.deployment import run_onnx
-from evalsuite.graph import read
-from evalsuite.graph.modules import Applied
-from evalsuite.onnx_network import open_onnx
 from evalsuite.references import resolve
 from lambda_gelu.swapping import swap_to_relu
+from opgraph import read
+from opgraph.deployment import run_onnx
+from opgraph.modules import Applied
+from opgraph.onnx_network import open_onnx
 
 RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
 

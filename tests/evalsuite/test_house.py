@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 import evalsuite
-import lambda_gelu
 from evalsuite.plugins import load_all, options_of
 
 ROOT = Path(evalsuite.__file__).parent.parent
@@ -26,17 +25,12 @@ ALLOWED = {
     "tasks": {"contract", "reluize", "samples"},
     "references": {"plugins", "sources"},
     "decimals": set(),
-    "limits": {"references"},
-    "onnx_model": {"limits", "references"},
-    "onnx_network": {"contract", "limits", "onnx_model", "references", "samples"},
+    "deployed": {"contract"},
     "own": {
         "contract",
         "decimals",
         "latency",
-        "limits",
         "networks",
-        "onnx_model",
-        "onnx_network",
         "plugins",
         "recipe",
         "recipe_files",
@@ -55,31 +49,25 @@ ALLOWED = {
     },
     "__main__": {"cli"},
     "command_help": set(),
-    "commands": {"command_help", "limits", "plugins", "sources", "terminal"},
+    "commands": {"command_help", "plugins", "sources", "terminal"},
     "plugins": set(),
     "libraries": set(),
     "listing": {"plugins"},
     "reluize": {"contract", "plugins", "relaxations", "samples", "workloads"},
     # its section of the report, which nothing else imports
     "reluize/report": {"contract", "reluize", "report"},
-    "variants": {"contract", "onnx_network", "plugins", "reluize", "workloads"},
+    "variants": {"contract", "plugins", "reluize", "workloads"},
     "integrations": set(),
     "relaxations": {"contract"},
-    "graph": {"contract", "onnx_model", "onnx_network", "samples"},
-    "certificate": {"contract", "graph", "verification"},
+    "certificate": {"contract", "verification"},
     "counterexamples": {"contract"},
-    "deployment": {"samples"},
-    "exporting": {"contract", "deployment", "reluize"},
+    "exporting": {"contract", "reluize"},
     "latency": {"contract"},
     "yardstick": {"contract", "latency", "plugins", "reluize", "samples"},
     "verification": {
         "contract",
         "decimals",
-        "deployment",
-        "graph",
-        "limits",
-        "onnx_model",
-        "onnx_network",
+        "deployed",
         "plugins",
         "references",
         "relaxations",
@@ -89,7 +77,7 @@ ALLOWED = {
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},
     "workloads": {"contract", "plugins", "samples", "tasks"},
     "resizing": set(),
-    "networks": {"contract", "onnx_network", "plugins", "resizing", "workloads"},
+    "networks": {"contract", "plugins", "resizing", "workloads"},
     "document": set(),
     "terminal": set(),
     "sums": set(),
@@ -104,8 +92,8 @@ ALLOWED = {
         "variants",
         "workloads",
     },
-    "results": {"contract", "limits", "references", "sums"},
-    "scores_file": {"contract", "limits", "results"},
+    "results": {"contract", "references", "sums"},
+    "scores_file": {"contract", "results"},
     "signals": set(),
     "forked": {"run"},
     "sources": set(),
@@ -114,12 +102,9 @@ ALLOWED = {
     "run": {
         "commands",
         "contract",
-        "deployment",
         "document",
         "exporting",
-        "limits",
         "networks",
-        "onnx_network",
         "plan",
         "plugins",
         "recipe",
@@ -148,7 +133,6 @@ ALLOWED = {
     "studies": {
         "contract",
         "document",
-        "limits",
         "plugins",
         "report",
         "results",
@@ -207,8 +191,9 @@ def test_imports_point_one_way() -> None:
 LIBRARIES = {
     # what each library imports besides the standard library and itself
     "lambda_gelu": {"torch", "numpy"},
+    "opgraph": {"lambda_gelu", "torch", "numpy", "onnx", "onnxruntime", "google"},
 }
-EXTRAS = {"lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"}}
+EXTRAS = {"lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"}, "opgraph": set()}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -312,8 +297,16 @@ def test_the_librarys_names_are_the_suites_and_former_modules_give_them_on() -> 
     from evalsuite import libraries
 
     assert set(libraries.__all__) <= set(evalsuite.__all__)
-    for name in libraries.__all__:
-        assert getattr(evalsuite, name) is getattr(lambda_gelu, name)
+    homes = {
+        alias.name: node.module
+        for node in ast.parse(Path(libraries.__file__).read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert sorted(homes) == sorted(libraries.__all__)
+    for name, module in homes.items():
+        assert module.partition(".")[0] in LIBRARIES
+        assert getattr(evalsuite, name) is getattr(importlib.import_module(module), name)
     for module, library in (("lightning", "lightning.pytorch"), ("huggingface", "transformers")):
         pytest.importorskip(library)
         former = importlib.import_module(f"evalsuite.integrations.{module}")

@@ -19,12 +19,12 @@ from workshop import ONE, Workshop, call
 from evalsuite import terminal
 from evalsuite.own import own
 from evalsuite.own.data.tokenizers import tokenizer_of
-from evalsuite.references import OwnError
 from evalsuite.report.record import read_record
 from evalsuite.results import DamagedResults, read_results, sealed
 from evalsuite.run.record import read_record as read_run_record
 from evalsuite.sums import FILE, changed, digest_of, read_sums, write_sums
 from evalsuite.terminal import printable, say
+from opgraph.errors import OwnError
 
 RECORD = {
     "name": "demo",

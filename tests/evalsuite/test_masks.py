@@ -14,11 +14,11 @@ from torch import nn
 from written import Written
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph import Graph, read
-from evalsuite.graph.scores import magnitudes, vanishing
 from evalsuite.verification.forward import zonotope_of
 from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
+from opgraph import Graph, read
+from opgraph.scores import magnitudes, vanishing
 
 LOWEST, BIG = torch.finfo(torch.float32).min, 2.0**100
 ROWS = 3

@@ -19,8 +19,8 @@ from onnx_chains import chain_of
 from onnx_operators import OPERATORS, file_of
 
 from evalsuite import Unsupported
-from evalsuite.graph.node_by_node import NodeByNode
-from evalsuite.graph.onnx_file import _READERS, graph_of_model
+from opgraph.node_by_node import NodeByNode
+from opgraph.onnx_file import _READERS, graph_of_model
 
 
 def outcome(model: onnx.ModelProto, seed: int) -> str:
@@ -161,8 +161,8 @@ def test_a_size_of_one_is_resized_as_onnx_says(name: str) -> None:
 def test_a_misread_node_is_noticed_beside_a_branch_of_large_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from evalsuite.graph import onnx_file
     from evalsuite.verification.onnx_reader import compare, graph_of
+    from opgraph import onnx_file
 
     nodes = [
         helper.make_node("LeakyRelu", ["x"], ["small"], alpha=0.01),

@@ -32,10 +32,10 @@ from evalsuite import (
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted, own_network
 from evalsuite.plugins import load
-from evalsuite.references import OwnError
 from evalsuite.variants.variant import Made, maker, swapped
 from lambda_gelu.activations.census import built_with, staying
 from lambda_gelu.swapping import build_executing, check_executes
+from opgraph.errors import OwnError
 
 Build = Callable[[], nn.Module]
 

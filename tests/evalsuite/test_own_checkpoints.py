@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from evalsuite.own.models import Model, load_weights
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 Tensors = dict[str, torch.Tensor]
 

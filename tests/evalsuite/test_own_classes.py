@@ -24,8 +24,8 @@ from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
 from evalsuite.own.hugging_face import class_names
 from evalsuite.own.models import Model
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification, MultiLabel, TokenClassification
+from opgraph.errors import OwnError
 
 MODEL = ("positive", "negative", "neutral")
 COUNT = 60

@@ -19,9 +19,9 @@ from evalsuite.contract import Data
 from evalsuite.decimals import is_decimal, other_spelling, with_units
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
-from evalsuite.references import OwnError
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification, Regression
+from opgraph.errors import OwnError
 
 ROWS = 40
 

@@ -26,7 +26,6 @@ from pyarrow import parquet
 from evalsuite.contract import IGNORED, Data, Task
 from evalsuite.own.data import fingerprint, source_of
 from evalsuite.own.data.reading import crop_flip, flip, read_data
-from evalsuite.references import OwnError
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.tasks import (
     Classification,
@@ -36,6 +35,7 @@ from evalsuite.tasks import (
     Regression,
     TokenClassification,
 )
+from opgraph.errors import OwnError
 
 RANDOM = np.random.default_rng(0)
 HEAD = "import torch\nfrom torch.utils.data import DataLoader, Dataset, TensorDataset\ntorch.manual_seed(0)\n"

@@ -23,8 +23,8 @@ from written import Written
 
 from evalsuite import Bench, Data, Network, Regression, Split, Unsupported, export_onnx
 from evalsuite.cli import app
+from evalsuite.deployed import running
 from evalsuite.networks import load_network, save_network
-from evalsuite.onnx_network import OnnxNetwork, running
 from evalsuite.own.assessing import _table, own_of
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
@@ -37,6 +37,7 @@ from evalsuite.run.executor import Serial
 from evalsuite.run.making import PARTS
 from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
+from opgraph.onnx_network import OnnxNetwork
 from pipelines.bounds import Bounds
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"

@@ -15,8 +15,8 @@ from evalsuite.contract import Data, Split
 from evalsuite.latency import Latency
 from evalsuite.own.goals import Goals, goal_lines, with_stages
 from evalsuite.own.treated import Timed
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification
+from opgraph.errors import OwnError
 
 COUNT = 1000
 # How many samples each has wrong on the validation data and on the test data, and its speed.

@@ -20,8 +20,8 @@ from PIL import Image
 from evalsuite.contract import Data
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification
+from opgraph.errors import OwnError
 
 RANDOM = np.random.default_rng(0)
 

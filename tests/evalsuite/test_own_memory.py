@@ -24,8 +24,9 @@ from evalsuite.own.memory import (
     name_of,
     write_in_memory,
 )
-from evalsuite.references import OwnError, resolve
+from evalsuite.references import resolve
 from evalsuite.results import read_results
+from opgraph.errors import OwnError
 
 SAMPLE = Path(evalsuite.__file__).parents[1] / "reports" / "sample"
 

@@ -29,7 +29,7 @@ from evalsuite import (
     TokenClassification,
 )
 from evalsuite.own.models import Model, load_model
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 CODE = """
     import torch

@@ -28,8 +28,8 @@ from evalsuite.own.examining import examine
 from evalsuite.own.hugging_face import class_names
 from evalsuite.own.models import Model
 from evalsuite.own.own import Own, forget
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification, MultiLabel
+from opgraph.errors import OwnError
 
 NAMES = ["neutral", "positive", "negative"]
 ROWS = 60

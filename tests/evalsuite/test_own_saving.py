@@ -34,7 +34,6 @@ from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted, own_network
 from evalsuite.own.models import Model, load_model, load_weights
 from evalsuite.own.saving import Saved, save_own
-from evalsuite.references import OwnError
 from evalsuite.run.child import _training
 from evalsuite.run.making import make_network
 from evalsuite.variants import Setup, Variant, standing
@@ -43,6 +42,7 @@ from evalsuite.variants.post_hoc import PostHoc
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import Made, built, maker, swapped
+from opgraph.errors import OwnError
 
 Make = Callable[[], nn.Module]
 

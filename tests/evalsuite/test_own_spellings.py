@@ -19,8 +19,8 @@ from pyarrow import parquet
 from evalsuite.contract import Data
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification
+from opgraph.errors import OwnError
 
 ROWS = 60
 FORMS = ["csv", "tsv", "jsonl", "parquet", "dictionary", "npz", "folder table"]

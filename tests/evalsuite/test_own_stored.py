@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evalsuite.own.models import Model, load_model
-from evalsuite.references import OwnError
 from evalsuite.tasks import Classification, Embedding, LanguageModel
+from opgraph.errors import OwnError
 
 transformers = pytest.importorskip("transformers")
 

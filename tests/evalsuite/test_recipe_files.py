@@ -14,7 +14,7 @@ from evalsuite.cli import app
 from evalsuite.own.assessing import options_of
 from evalsuite.own.own import Own
 from evalsuite.recipe import Recipe, RecipeError, parse_recipe, read_recipe
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 NETWORK = (
     "from torch import nn\n"

@@ -66,7 +66,7 @@ CHANGES = {
     "evalsuite/reluize/training.py": ALL,  # stages fine-tune
     "evalsuite/run/child.py": ALL,
     "evalsuite/run/runner.py": set(),
-    "evalsuite/deployment.py": ALL,  # the file of a network is written with it
+    "opgraph/deployment.py": ALL,  # the file of a network is written with it
     "evalsuite/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
     "evalsuite/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
     "evalsuite/verification/falsifier.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
@@ -76,7 +76,13 @@ CHANGES = {
     "evalsuite/plan.py": set(),
     "evalsuite/recipe.py": set(),
     "evalsuite/tasks/score.py": ALL,
-    "evalsuite/graph/graph.py": {"quantize", "exact-prune", "bounds", "smt", "swap-certificate"},
+    "opgraph/graph.py": {
+        "quantize",
+        "exact-prune",
+        "bounds",
+        "smt",
+        "swap-certificate",
+    },
     "evalsuite/own/own.py": set(),
     "evalsuite/own/data/tables.py": set(),
     "evalsuite/studies/merging.py": set(),

@@ -26,7 +26,7 @@ from evalsuite import (
     score,
 )
 from evalsuite.own.tasks import TaskChoice, task_of
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 
 def scored(

@@ -15,13 +15,13 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import Unsupported, export_onnx
-from evalsuite.graph import read
-from evalsuite.onnx_model import load_model
 from evalsuite.verification.graph import CONVEX, Convex, Graph, Node, Product
 from evalsuite.verification.linear import Adjoint, Convolution, Same, Select
 from evalsuite.verification.onnx_reader import graph_of, graph_of_typed, read_onnx
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.scalar_lines import bilinear, convex
+from opgraph import read
+from opgraph.onnx_model import load_model
 
 _EVERY = ("vit", "convnext", "mobilenet", "resnet", "unet")
 _CHAINS = {

@@ -329,7 +329,7 @@ def test_a_file_that_is_none(tmp_path: Path, data: bytes) -> None:
 def test_a_misreading_is_caught_by_onnx_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalsuite.graph import onnx_file
+    from opgraph import onnx_file
 
     onnx.save(model_of([node("Relu", "x")], {}, [1, 5]), tmp_path / "m.onnx")
     wrong = {**onnx_file._READERS, "Relu": onnx_file._READERS["Gelu"]}

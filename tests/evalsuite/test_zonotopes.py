@@ -20,8 +20,6 @@ from written import Written
 from evalsuite import SwapBounds
 from evalsuite.certificate import swap
 from evalsuite.contract import Unsupported
-from evalsuite.graph import Graph, read
-from evalsuite.graph.operations import LayerNorm, Linear, Reduction, Softmax
 from evalsuite.verification.forward import zonotope_of
 from evalsuite.verification.graph import CONVEX
 from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
@@ -29,6 +27,8 @@ from evalsuite.verification.quadratic import _bend, _gelu, _parabola, bent, dot,
 from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
 from lambda_gelu.activations import GELU, RELU, LambdaGELU
 from lambda_gelu.activations.leaky import _leaky
+from opgraph import Graph, read
+from opgraph.operations import LayerNorm, Linear, Reduction, Softmax
 
 _LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
 

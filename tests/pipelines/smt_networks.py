@@ -16,6 +16,7 @@ import torch
 import z3
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from tests.evalsuite.files_of_mlps import network as network_of
 from torch import nn
 from written import bench_of as written_bench
 
@@ -26,7 +27,6 @@ from pipelines.smt.exact_network import Affine
 from pipelines.smt.reading import read, read_curved
 from pipelines.smt.reduction import Asked
 from pipelines.smt.search.decision import Decided, decide_rows
-from tests.evalsuite.files_of_mlps import network as network_of
 
 KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant", "tie", "dead")
 

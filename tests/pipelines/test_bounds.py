@@ -16,15 +16,7 @@ from cases import slow
 from torch import fx, nn
 from written import Written, affine
 
-from evalsuite import (
-    Bench,
-    LambdaGELU,
-    Network,
-    Property,
-    Unsupported,
-    falsify,
-    in_modules,
-)
+from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported, falsify, in_modules
 from evalsuite.plugins import entries
 from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module

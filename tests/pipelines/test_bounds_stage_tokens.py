@@ -17,7 +17,8 @@ from written import bench_of
 
 from evalsuite import Bench, Data, Network, Split, Unsupported, Verdict
 from evalsuite.plugins import load
-from evalsuite.samples import Several, mapped
+from evalsuite.samples import Several
+from opgraph.inputs import mapped
 from pipelines.bounds import Bounds
 from pipelines.bounds.embedding import embedded
 from pipelines.bounds.propagation import Propagation

@@ -15,9 +15,9 @@ from torch import nn
 from written import Written, bench_of
 
 from evalsuite import Network, Outcome, Regression, Split, Unsupported, export_onnx
-from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.plugins import load
 from evalsuite.run.child import check_takes
+from opgraph.onnx_network import OnnxNetwork
 from pipelines.accuracy import Accuracy
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.evalsuite.files_of_mlps import network, property_of
 from torch import nn
 from typer.testing import CliRunner
 
@@ -23,7 +24,6 @@ from pipelines.smt import marabou
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest
 from pipelines.smt.reading import read_file
-from tests.evalsuite.files_of_mlps import network, property_of
 from tests.pipelines.smt_networks import absolute_file
 
 needs_marabou = pytest.mark.skipif(not marabou.installed(), reason=marabou.MISSING)

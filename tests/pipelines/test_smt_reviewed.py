@@ -17,6 +17,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from tests.evalsuite.files_of_mlps import property_of
 from torch import nn
 from typer.testing import CliRunner
 
@@ -45,7 +46,6 @@ from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import Asked, bound_rows, label_margins, reduce
 from pipelines.smt.search.decision import TOO_MANY, Decided, decide_rows
-from tests.evalsuite.files_of_mlps import property_of
 from tests.pipelines.smt_networks import Blind, bench_of, decider, leaves_of, linear, of
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.limits import check_archive
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
-from evalsuite.samples import Several, leaves
+from evalsuite.samples import Several
+from opgraph.errors import OwnError
+from opgraph.inputs import leaves
+from opgraph.limits import check_archive
 
 TARGETS = ("y", "labels", "label", "targets", "target")
 _WRITE = 'write it with numpy.savez("data.npz", x=..., y=...)'

@@ -18,7 +18,7 @@ from typing import Any
 from evalsuite.contract import IGNORED
 from evalsuite.decimals import MISSING, is_decimal, other_spelling, without_hidden
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 _SHOWN = 12  # classes that `check` names
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes

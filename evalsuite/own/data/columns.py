@@ -15,7 +15,7 @@ import numpy as np
 
 from evalsuite.decimals import MISSING, is_decimal, other_spelling, with_units
 from evalsuite.own.data.tables import Table, column
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 _INFINITE = re.compile(r"[-+]?(inf|infinity|∞)", re.IGNORECASE)
 _CATEGORIES = 100

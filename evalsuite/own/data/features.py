@@ -13,7 +13,7 @@ from evalsuite.own.data.parts import Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 _DESCRIBED = 20  # columns that `check` names
 _ROWS_OF_ONE = 5  # rows of each target, on average, that show that they are sorted

@@ -26,9 +26,11 @@ from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, 
 from evalsuite.own.data.classes import check_alike
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source, digest
-from evalsuite.references import OwnError, blame, resolve
-from evalsuite.samples import Inputs, Samples, Several, contents, leaves, mapped
+from evalsuite.references import blame, resolve
+from evalsuite.samples import Samples, Several
 from evalsuite.workloads.workload import SPLIT_SEED
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, contents, leaves, mapped
 
 _BATCH = 64
 _GLANCE = 64  # samples whose content stands for a data set that is read lazily

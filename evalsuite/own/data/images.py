@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from evalsuite.limits import check_plain
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, read_csv, targets_in
 from evalsuite.own.data.targets import Kind
-from evalsuite.references import OwnError
 from evalsuite.samples import Samples
+from opgraph.errors import OwnError
+from opgraph.limits import check_plain
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _KEPT = 256 * 2**20  # bytes of decoded pixels that are kept

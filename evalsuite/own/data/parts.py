@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from evalsuite.own.data.source import Source
-from evalsuite.references import OwnError
-from evalsuite.samples import Chosen, Samples, contents
+from evalsuite.samples import Chosen, Samples
 from evalsuite.workloads.workload import SPLIT_SEED, partition
+from opgraph.errors import OwnError
+from opgraph.inputs import contents
 
 PARTS = ("train", "calibration", "validation", "test")
 CUT = "cut from train"  # the note that names the parts which were not given

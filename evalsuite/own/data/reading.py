@@ -14,7 +14,6 @@ import torch
 from torch.nn import functional
 
 from evalsuite.contract import IGNORED, Data, Split, Task
-from evalsuite.limits import computing, reading
 from evalsuite.own.data.arrays import read_npz
 from evalsuite.own.data.classes import Naming, check_alike
 from evalsuite.own.data.features import read_features
@@ -33,8 +32,11 @@ from evalsuite.own.data.texts import (
     text_columns,
 )
 from evalsuite.own.data.tokenizers import tokenizer_of
-from evalsuite.references import OwnError, blame, resolve
-from evalsuite.samples import Inputs, Samples, leaves, mapped
+from evalsuite.references import blame, resolve
+from evalsuite.samples import Samples
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.limits import computing, reading
 
 TargetsOf = Callable[[Inputs], torch.Tensor]
 _KNOWN = (

@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evalsuite.limits import check_plain
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError, is_reference
+from evalsuite.references import is_reference
 from evalsuite.sources import stamp
+from opgraph.errors import OwnError
+from opgraph.limits import check_plain
 
 AUGMENTATIONS = ("flip", "crop-flip")
 ORDERS = ("text", "natural")

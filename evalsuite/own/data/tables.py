@@ -12,12 +12,12 @@ from typing import Any
 
 from evalsuite.contract import IGNORED
 from evalsuite.decimals import MISSING, is_decimal
-from evalsuite.limits import check_size
 from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
+from opgraph.limits import check_size
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _SAVED = ("dataset_dict.json", "state.json")  # of Hugging Face's save_to_disk

@@ -20,7 +20,7 @@ from evalsuite.own.data.arrays import coarse
 from evalsuite.own.data.classes import Classes, Naming, normal, of_numbers, of_texts
 from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]
 _SHOWN = 60

@@ -20,8 +20,9 @@ from evalsuite.own.data.source import Source, files_in
 from evalsuite.own.data.tables import Table, class_names, column, not_text, targets_in
 from evalsuite.own.data.targets import Kind, numbered
 from evalsuite.own.data.tokenizers import Bytes, Tokenizer
-from evalsuite.references import OwnError
-from evalsuite.samples import Inputs, Several, mapped
+from evalsuite.samples import Several
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, mapped
 
 _TEXTS = ("text", "sentence", "content", "review")
 _WORDS = ("tokens", "words")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evalsuite.references import OwnError
+from opgraph.errors import OwnError
 
 BYTES = "bytes"
 _PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")

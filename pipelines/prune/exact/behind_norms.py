@@ -16,8 +16,10 @@ from math import inf
 import torch
 from torch import fx, nn
 
-from evalsuite import Inputs, UnitBounds, Unsupported, in_modules
+from evalsuite import UnitBounds, Unsupported
 from lambda_gelu import RELU, census
+from opgraph.inputs import Inputs
+from opgraph.modules import in_modules
 from pipelines.prune.exact.layers import Hidden, Layers
 from pipelines.prune.exact.questions import fractions
 

@@ -24,12 +24,12 @@ from evalsuite import (
     Outcome,
     Unsupported,
     Verdict,
-    in_layers,
     pieces,
     scores,
     worsening,
 )
 from lambda_gelu import fold_hardness
+from opgraph.layers import in_layers
 from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import Layers, weighted

@@ -19,7 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from evalsuite import Unsupported, graph
+import opgraph
+from evalsuite import Unsupported
+from opgraph import moving
+from opgraph import operations as ops
 from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding
 from pipelines.quantize.integer.holding import (
     COARSE,
@@ -56,7 +59,6 @@ _DRAWN = 32  # samples on which a part is compared with its float form
 # of the output's range: rounding inside a part comes to 1 or 2 of 255
 _GREATEST, _MEAN = 8 / 255, 0.5 / 255
 _VANISHED = 30 * math.log(2)  # below the greatest score: no weight of 16 bits shows it
-moving, ops = graph.moving, graph.operations
 
 
 class _Together(nn.Module):
@@ -96,7 +98,7 @@ def in_integers(island: Island, shapes: Sequence[tuple[int, ...]]) -> Part:
     """
     integers = [_drawn(grid, shape) for grid, shape in zip(island.grids, shapes, strict=True)]
     try:
-        read = graph.read(_Together(island.module), tuple(island.given(integers)))
+        read = opgraph.read(_Together(island.module), tuple(island.given(integers)))
         made = _Writer(read, island, shapes).part()
         spans = {
             name: Span.of_grid(grid, shape)
@@ -123,7 +125,7 @@ def _drawn(grid: Grid, shape: tuple[int, ...]) -> Integers:
 
 
 def _check_near(
-    island: Island, integers: list[Integers], read: graph.Graph, shapes: Sequence[tuple[int, ...]]
+    island: Island, integers: list[Integers], read: opgraph.Graph, shapes: Sequence[tuple[int, ...]]
 ) -> None:
     """Raise Unsupported where integers and floats differ by more than the part's own rounding comes
     to.
@@ -155,7 +157,7 @@ class _Writer(Holding):
     """Follows the graph; a value becomes operations when another asks for its integers."""
 
     def __init__(
-        self, read: graph.Graph, island: Island, shapes: Sequence[tuple[int, ...]]
+        self, read: opgraph.Graph, island: Island, shapes: Sequence[tuple[int, ...]]
     ) -> None:
         super().__init__(island.name, dict(zip(island.inputs, shapes, strict=True)))
         self._graph, self._island = read, island
@@ -176,7 +178,7 @@ class _Writer(Holding):
         names = {each.name for each in kept}
         return Part(tuple(kept), tuple(name for name in self.inserted if name in names))
 
-    def _value(self, node: graph.Node) -> Held:  # noqa: PLR0911, PLR0912
+    def _value(self, node: opgraph.Node) -> Held:  # noqa: PLR0911, PLR0912
         operation, given = node.operation, [self._held[source] for source in node.sources]
         if isinstance(operation, ops.Input):
             return OnGrid(self._island.inputs[operation.place], self._island.grids[operation.place])
@@ -223,7 +225,7 @@ class _Writer(Holding):
                 return self._normalized(node, operation, given[0])
         return self._pooled(node, given[0])
 
-    def _pooled(self, node: graph.Node, held: Held) -> Held:
+    def _pooled(self, node: opgraph.Node, held: Held) -> Held:
         operation = node.operation
         match operation:
             case ops.Reduction() if operation.name in ("mean", "sum") and 0 not in operation.axes:
@@ -262,7 +264,7 @@ class _Writer(Holding):
         self.inserted.append(name)
         return OnGrid(name, grid)
 
-    def _chosen(self, node: graph.Node, keep: npt.NDArray[np.bool_], given: list[Held]) -> Held:
+    def _chosen(self, node: opgraph.Node, keep: npt.NDArray[np.bool_], given: list[Held]) -> Held:
         """Values where a constant mask is true, a constant elsewhere, or the other way round."""
         (held, other), keep = (given, keep) if isinstance(given[1], Fixed) else (given[::-1], ~keep)
         if not isinstance(other, Fixed):
@@ -270,7 +272,7 @@ class _Writer(Holding):
         constant = _of_sample(other.value, node)
         return self._scaled(held, keep.astype(np.float64), np.where(keep, 0.0, constant))
 
-    def _moved(self, node: graph.Node, given: list[Held]) -> Moved:
+    def _moved(self, node: opgraph.Node, given: list[Held]) -> Moved:
         """Find where each output element comes from by applying the move to a tensor of element
         numbers.
         """
@@ -386,7 +388,7 @@ class _Writer(Holding):
         )
         return [self.onto(held, grid) for held in given]
 
-    def _summed(self, node: graph.Node, signs: tuple[int, ...], given: list[Held]) -> Held:
+    def _summed(self, node: opgraph.Node, signs: tuple[int, ...], given: list[Held]) -> Held:
         constant: Real = np.zeros(())
         terms, kept = [], []
         for sign, each in zip(signs, given, strict=True):
@@ -408,7 +410,7 @@ class _Writer(Holding):
             return OnGrid(source.name, replace(source.grid, scale=source.scale * float(factor)))
         return Scaled(source, np.asarray(factor), np.asarray(offset))
 
-    def _multiplied(self, node: graph.Node, given: list[Held]) -> Held:
+    def _multiplied(self, node: opgraph.Node, given: list[Held]) -> Held:
         factors = [held for held in given if not isinstance(held, Fixed)]
         constants = [_of_sample(held.value, node) for held in given if isinstance(held, Fixed)]
         made: Held = factors[0]
@@ -422,7 +424,7 @@ class _Writer(Holding):
             made = self._scaled(made, constant, np.zeros(()))
         return made
 
-    def _matrix_product(self, node: graph.Node, given: list[Held]) -> Held:
+    def _matrix_product(self, node: opgraph.Node, given: list[Held]) -> Held:
         first, second = given
         terms = self._shape(node.sources[0])[-1]
         if self._shape(node.sources[0])[:-2] != self._shape(node.sources[1])[:-2]:
@@ -490,7 +492,7 @@ class _Writer(Holding):
             self.fine(Scaled(held.source, np.where(keep, factor, 0.0), offset)), 1.0, counted
         )
 
-    def _normalized(self, node: graph.Node, operation: Any, held: Held) -> Held:
+    def _normalized(self, node: opgraph.Node, operation: Any, held: Held) -> Held:
         size, centred = self._shape(node.sources[0])[-1], isinstance(operation, ops.LayerNorm)
         if centred and isinstance(held, Scaled) and not np.isinf(held.offset).any():
             offset = held.offset  # of which a norm does not see the mean
@@ -524,7 +526,7 @@ class _Writer(Holding):
         )
         return Scaled(raw, weight, bias)
 
-    def _reduced(self, node: graph.Node, operation: Any, held: Held) -> Held:
+    def _reduced(self, node: opgraph.Node, operation: Any, held: Held) -> Held:
         source, shape = self.grid(held, FINE), self._shape(node.sources[0])
         dimensions = tuple(axis - 1 for axis in operation.axes)
         name = self.add(
@@ -577,7 +579,7 @@ def _mean(name: str, source: OnGrid, places: int, share: int) -> Raw:
     )
 
 
-def _of_sample(value: torch.Tensor, node: graph.Node) -> Real:
+def _of_sample(value: torch.Tensor, node: opgraph.Node) -> Real:
     """A constant as it broadcasts to one sample of the node's value.
 
     Raises:

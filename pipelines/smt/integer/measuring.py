@@ -26,8 +26,8 @@ from evalsuite import (
     certify_swap,
     falsify,
     float32_box,
-    open_onnx,
 )
+from opgraph.onnx_network import open_onnx
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.network import (
     IntegerNetwork,

@@ -20,7 +20,9 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
-from evalsuite import Unsupported, open_onnx, run_onnx
+from evalsuite import Unsupported
+from opgraph.deployment import run_onnx
+from opgraph.onnx_network import open_onnx
 from pipelines.smt.integer.network import Function, Grid, IntegerNetwork, Integers, Layer, tabulate
 
 _ACCUMULATOR_BITS = 32

@@ -1,0 +1,152 @@
+"""From a network to its graph: read, compared with the network itself, its patterns recognised."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from opgraph.errors import Unsupported
+from opgraph.exported import graph_of_module
+from opgraph.graph import Graph
+from opgraph.inputs import Inputs, leaves, mapped
+from opgraph.onnx_file import graph_of_model
+from opgraph.onnx_network import OnnxNetwork
+from opgraph.operations import Input
+from opgraph.patterns import recognised
+from opgraph.sizes import at
+
+_BATCHES = (1, 3)
+# How many times the rounding of a float32 evaluation another one may differ, and what of the output
+# it may always.
+_NOISE, _SHARE = 16.0, 1e-6
+_HIDDEN = (
+    "its forward does something that its trace does not show, such as choosing by the batch's size,"
+    " or rounds to a coarser precision on the way"
+)
+_RANDOM = "in evaluation mode its forward is random, or changes its own state; remove that"
+
+
+def read(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
+    """The graph of a module, compared with it on the example, on random inputs and with other
+    batches.
+
+    Args:
+        module: called with one argument, the batch; in any mode: evaluation mode is meant.
+        example: a batch of real inputs.
+        whole: modules of it that stay one operation each, of a tensor that keeps its shape.
+
+    Raises:
+        Unsupported: torch.export cannot capture it, an operator has no reader, or what was read
+            computes something else; the text names the module's path.
+    """
+    graph = recognised(graph_of_module(module, example, whole))
+    compare(graph, copy.deepcopy(module).eval(), example)
+    return graph
+
+
+def read_onnx(path: Path, example: Inputs | None = None, *, output: str | None = None) -> Graph:
+    """The graph of an ONNX file, compared with ONNX Runtime.
+
+    Args:
+        path: the file.
+        example: a batch of real inputs; by default random numbers, where the file takes nothing
+            else.
+        output: which of its outputs; needed where there are several.
+
+    Raises:
+        Unsupported: an operator has no reader, or the graph computes something else than ONNX
+            Runtime; the text names the node.
+        OwnError: it is no ONNX file, or not one that ONNX Runtime runs.
+    """
+    module = OnnxNetwork(path, output)
+    graph = recognised(graph_of_model(module.model(), module.output))
+    if example is None:
+        example = _random(graph)
+    if module.batch is not None:
+        size = module.batch
+        example = mapped(example, lambda each: each[torch.arange(size) % len(each)])
+    compare(graph, module, example, dynamic=module.batch is None)
+    return graph
+
+
+def _random(graph: Graph) -> Inputs:
+    inputs = [node for node in graph.nodes if isinstance(node.operation, Input)]
+    if any(node.dtype != torch.float32 for node in inputs):
+        raise Unsupported("it takes integers: give an example of its inputs")
+    generator = torch.Generator().manual_seed(0)
+    return {
+        node.name: torch.randn(at(node.shape, _BATCHES[-1]), generator=generator) for node in inputs
+    }
+
+
+@torch.no_grad()
+def compare(
+    graph: Graph,
+    module: nn.Module,
+    example: Inputs,
+    *,
+    dynamic: bool = True,
+    because: str = _HIDDEN,
+) -> None:
+    """Raise Unsupported where the graph computes something else than the module, or another shape:
+    `because`.
+
+    Compared are the example and, if `dynamic`, batches of other sizes, and random numbers in the
+    place of real ones.
+    """
+    for inputs in _trials(example) if dynamic else [example]:
+        wanted = module(inputs)
+        dtype = wanted.dtype
+        if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
+            raise Unsupported(
+                f"it gives {type(wanted).__name__}; wrap it, so that it gives one tensor of real"
+                " numbers"
+            )
+        found, finer = graph(inputs, dtype), graph(inputs, torch.float64)
+        if found.shape != wanted.shape:
+            raise Unsupported(
+                f"what was read gives {tuple(found.shape)}, the network {tuple(wanted.shape)}"
+            )
+        known = wanted.isfinite()
+        # Rounding is seen in float32; in float64 it is as much smaller as its unit is.
+        finest = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
+        single = graph(inputs, torch.float32)
+        noise = finest * _greatest((single - finer)[known & single.isfinite()])
+        worst = _greatest((found - wanted)[known])
+        allowed = _NOISE * noise + _SHARE * finest * _greatest(wanted[known])
+        if not worst <= allowed < math.inf or not bool((found.isfinite() == known).all()):
+            if changed := _greatest((module(inputs) - wanted)[known]):
+                raise Unsupported(
+                    f"two runs of the network on one batch differ by {changed:.3g}: {_RANDOM}"
+                )
+            raise Unsupported(
+                f"what was read differs from the network by {worst:.3g}, and rounding explains"
+                f" {allowed:.3g}: {because}"
+            )
+
+
+def _greatest(values: torch.Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+def _trials(example: Inputs) -> list[Inputs]:
+    """The example itself, batches of other sizes of it, and random numbers where it has real
+    ones.
+    """
+    length = len(leaves(example)[0])
+    sized = [mapped(example, lambda each, n=n: each[torch.arange(n) % length]) for n in _BATCHES]  # type: ignore[misc]
+    generator = torch.Generator().manual_seed(0)
+
+    def random(each: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.randn(each.shape, generator=generator).to(each)
+            if each.is_floating_point()
+            else each
+        )
+
+    return [example, *sized, mapped(sized[-1], random)]
