@@ -237,12 +237,22 @@ def quantized_graph(kind: str) -> bytes:
             helper.make_node("MatMulInteger", ["b", "w"], ["c"], name="second"),
             helper.make_node("Add", ["a", "c"], ["y"], name="sum"),
         ],
+        "remainder": [
+            helper.make_node("MatMulInteger", ["x", "w"], ["a"], name="first"),
+            helper.make_node("BitwiseAnd", ["a", "kept"], ["b"]),
+            helper.make_node("Div", ["b", "eight"], ["y"], name="quotient"),
+        ],
         "silent": [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="only")],
         "float constant": [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="only")],
     }[kind]
     constants = [weight]
     if kind in ("floats", "float constant"):
         constants.append(numpy_helper.from_array(np.float32(1), "s"))
+    # -4 leaves multiples of 4, and not of 8.
+    constants += [
+        numpy_helper.from_array(np.int32(value), name)
+        for name, value in (("kept", -4), ("eight", 8))
+    ]
     shape = ["batch", 4]
     given = TensorProto.FLOAT if kind == "floats" else TensorProto.UINT8
     made = TensorProto.UINT8 if kind == "floats" else TensorProto.INT32
@@ -263,6 +273,7 @@ def quantized_graph(kind: str) -> bytes:
         ("floats", r"node 'quantizer' \(QuantizeLinear\) rescales in floats"),
         ("convolution", "node 'conv': ConvInteger is not a dense layer"),
         ("residual", r"node 'sum' \(Add\) joins results of different layers"),
+        ("remainder", "node 'quotient' divides something else than a multiple"),
         ("silent", "metadata does not say the input's scale"),
         ("float constant", "constant 's' holds FLOAT"),
     ],

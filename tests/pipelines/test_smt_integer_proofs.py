@@ -164,7 +164,8 @@ def test_no_forged_proof_of_what_is_false_is_accepted(tmp_path: Path, count: int
             refused += 1
         else:
             assert holding(path, changed), changed
-    assert refused > count / 2
+    # Low words of multipliers change no integer, so that much of what is forged stays true.
+    assert refused > count / 3
 
 
 def property_of(path: Path, query: Query, outputs: int) -> Path:
@@ -215,7 +216,8 @@ def test_the_command_lines_from_a_property_to_the_check(tmp_path: Path) -> None:
     [
         ("Relu", "Relu"),
         ("int8 weights", "uint8 by uint8"),
-        ("int64 Clip", "Clip"),
+        ("int64 Max", "Max"),
+        ("a remainder", "Div"),
         ("a batch of its own", "unlike"),
     ],
 )
@@ -226,7 +228,7 @@ def test_networks_whose_execution_is_not_known_exactly_are_refused(
     ((_, proof), *_) = proofs(path, range(12))
     model = onnx.load(path)
     weights = next(each for each in model.graph.node if each.op_type == "MatMulInteger")
-    clip = next(each for each in model.graph.node if each.op_type == "Clip")
+    clip = next(each for each in model.graph.node if each.op_type == "Max")
     constants = {each.name: each for each in model.graph.initializer}
     if operator == "Relu":
         clip.op_type = "Relu"
@@ -235,7 +237,12 @@ def test_networks_whose_execution_is_not_known_exactly_are_refused(
         for name in (weights.input[1], weights.input[3]):
             array = (numpy_helper.to_array(constants[name]).astype(np.int64) - 128).astype(np.int8)
             constants[name].CopyFrom(numpy_helper.from_array(array, name))
-    elif operator == "int64 Clip":
+    elif operator == "a remainder":
+        divided = next(each for each in model.graph.node if each.op_type == "Div")
+        divisor = constants[divided.input[1]]
+        odd = numpy_helper.to_array(divisor) - 1
+        divisor.CopyFrom(numpy_helper.from_array(odd, divisor.name))
+    elif operator == "int64 Max":
         clip.input[0] = insert(model, clip, "Cast", clip.input[0], to=onnx.TensorProto.INT64)
         for name in clip.input[1:]:
             array = numpy_helper.to_array(constants[name]).astype(np.int64)

@@ -113,6 +113,7 @@ class Weighted(Operation):
             int((ends.min(0).sum(1) + self.bias).min()),
             int((ends.max(0).sum(1) + self.bias).max()),
         )
+        nodes.sums_to(int(np.abs(ends).max(0).sum(1).max()))
         made = self._write(nodes, data, self.weight.astype(np.int64) + _WEIGHT_OFFSET, zero, offset)
         bias = self.bias.reshape(-1, *(1,) * (self.weight.ndim - 2))
         return Tensor(nodes.add("Add", made, nodes.constant(bias, np.int32)), np.int32, low, high)
@@ -258,6 +259,7 @@ class SumPool(Operation):
         made = nodes.add(
             "ConvInteger", data, ones, zero, strides=self.stride, pads=pads, group=channels
         )
+        nodes.sums_to(places * max(zero_point - x.low, x.high - zero_point))
         return Tensor(made, np.int32, places * (x.low - zero_point), places * (x.high - zero_point))
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:

@@ -2,8 +2,9 @@
 overflows; and as ONNX.
 
 No tensor in the file holds a float. ONNX Runtime 1.31 runs it with MatMulInteger, ConvInteger,
-MaxPool on 8-bit integers, and elementwise int32, int64 and uint64 kernels. The file is for checking
-and for exchange: 64-bit elementwise arithmetic is not what a fast kernel does.
+MaxPool on 8-bit integers, and elementwise int32 kernels; norms, softmax and polynomials take int64
+and uint64 kernels, too. The file is for checking and for exchange: it spells rescaling out in
+elementwise arithmetic, where a fast kernel has one instruction.
 """
 
 from __future__ import annotations
@@ -25,11 +26,7 @@ from pipelines.quantize.integer.operation import Known, Operation, Span, Sum
 
 ACCUMULATOR_BITS = 32
 _RESCALED_BITS = 63
-_RUNS_IN = (
-    "Computes in 64-bit integers and was checked in ONNX Runtime on a CPU. A runtime that computes"
-    " them in 32 bits, as OpenVINO's CPU plugin does, gives other numbers, such as zeros, without"
-    " an error."
-)
+_NAMED = 5  # layers that a file names, at most, where it says where it runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,8 +182,8 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     The input is uint8 where its grid fits, else int32, as of tokens of a large vocabulary.
 
     The logits are integers of the output's grid. Scales and zero points of input and output, and
-    the rounding, stand as text in the file's metadata. The name of every node starts with that of
-    its operation.
+    the rounding, stand as text in the file's metadata; `doc_string` says which runtimes compute
+    these integers. The name of every node starts with that of its operation.
 
     Raises:
         Unsupported: the network has float islands, or negative integers for its input.
@@ -273,7 +270,34 @@ def _model(nodes: Nodes, given: int, input_shape: Shape, output_shape: Shape) ->
         graph,
         opset_imports=[helper.make_opsetid("", _OPSET)],
         ir_version=_IR,
-        doc_string=_RUNS_IN,
+        doc_string=_runs_in(nodes),
     )
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _runs_in(nodes: Nodes) -> str:
+    """Where the file gives the integers of its definition, in words."""
+    checked = "Checked in ONNX Runtime on a CPU."
+    if nodes.wide_layers:
+        return (
+            f"{checked} Computes in 64-bit integers at {_names(nodes.wide_layers)}. A runtime that"
+            " computes them in 32 bits, as OpenVINO's CPU plugin does, gives other numbers, such as"
+            " zeros, without an error."
+        )
+    if nodes.beyond_float32:
+        return (
+            f"{checked} Computes in 32-bit integers, which no input makes overflow. Sums of more"
+            f" than 24 bits at {_names(nodes.beyond_float32)}: a runtime that computes integers in"
+            " float32, as OpenVINO's CPU plugin does, may round them without an error."
+        )
+    return (
+        f"{checked} Computes in 32-bit integers, which no input makes overflow; no sum or quotient"
+        " has more than 24 significant bits, so that a runtime that computes them in float32, as"
+        " OpenVINO's CPU plugin does, gives the same integers."
+    )
+
+
+def _names(layers: set[str]) -> str:
+    named = ", ".join(repr(name) for name in sorted(layers)[:_NAMED])
+    return named + (f" and {len(layers) - _NAMED} others" if len(layers) > _NAMED else "")

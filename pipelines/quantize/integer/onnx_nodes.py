@@ -1,5 +1,5 @@
 """ONNX nodes under construction, and arithmetic on wide integers: multiplication by 2^-shift,
-rounded, and clipping.
+rounded, and clipping. Where 32 bits do, rescaling is written by `Words` instead.
 
 A wide integer is a signed one of 64 bits, held as uint64 modulo 2^64. Sums and products are the
 same either way, but ONNX shifts unsigned integers only, and on x86 ONNX Runtime 1.31 compares
@@ -9,7 +9,7 @@ other sign (a fault of its Eigen, microsoft/onnxruntime#32475).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pipelines.quantize.integer.grids import HIGH_BITS, Dyadic, Grid, Integers, Rounding, Shape
+from pipelines.quantize.integer.onnx_words import FLOAT32_BITS, TooWide, Word, Words
 
 _RAISE = 2**63
 _NEWTON = 6  # 1, 1/4, 1/40, 3e-4, 5e-8, 1e-15: below 2^-31 after five
@@ -40,7 +41,9 @@ class Tensor:
 class Nodes:
     """The nodes and constants of a graph; both bear the name of the layer that they belong to.
 
-    `shapes` are those of the network's tensors, `rounding` its own.
+    `shapes` are those of the network's tensors, `rounding` its own. `wide_layers` are those with
+    nodes on 64-bit integers, `beyond_float32` those with a sum or a quotient that float32 may
+    round.
     """
 
     layer: str = ""
@@ -48,6 +51,8 @@ class Nodes:
     rounding: Rounding = Rounding.HALF_EVEN
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
+    wide_layers: set[str] = field(default_factory=set)
+    beyond_float32: set[str] = field(default_factory=set)
 
     def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Append a node named "layer/Operator_number" and return the name of what it makes, by
@@ -76,8 +81,14 @@ class Nodes:
         """A Cast. Between integers it keeps the low bits: the standard says so."""
         return self.add("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
+    def sums_to(self, greatest: int) -> None:
+        """Note that the layer's partial sums have absolute values up to `greatest`."""
+        if greatest > 2**FLOAT32_BITS:
+            self.beyond_float32.add(self.layer)
+
     def widened(self, tensor: str, zero_point: int) -> str:
         """tensor - zero_point as wide integers."""
+        self.wide_layers.add(self.layer)
         wide = self.cast(self.cast(tensor, np.int64), np.uint64)
         return self.add("Sub", wide, self.wide(zero_point)) if zero_point else wide
 
@@ -99,9 +110,74 @@ class Nodes:
         """A wide integer as `dtype`, which holds it."""
         return self.cast(self.cast(wide, np.int64), dtype)
 
+    def rescale(
+        self, x: Tensor, zero_point: int, factor: Dyadic, places: Shape, output: Grid
+    ) -> Tensor:
+        """(x - zero_point) times the dyadic factors, brought into the shape `places`, on the
+        grid: in 32 bits where nothing can leave them, else in 64.
+        """
+
+        def narrow(words: Words) -> Word:
+            given = self._word(x, zero_point)
+            return words.rescaled(given, factor, places, self.rounding, output.zero_point)
+
+        made = self._in_32_bits(narrow, output)
+        return made or self.times(self.widened(x.name, zero_point), factor, places, output)
+
+    def weighted_sum(
+        self,
+        terms: Sequence[tuple[Tensor, int, int | Integers]],
+        offset: int | Integers,
+        shift: int,
+        output: Grid,
+    ) -> Tensor:
+        """(sum of (x - zero_point) m + offset) 2^-shift of the terms (x, zero_point, m), on the
+        grid, rounded once: in 32 bits where nothing can leave them, else in 64.
+        """
+
+        def narrow(words: Words) -> Word:
+            pairs = [(self._word(x, zero), np.asarray(m)) for x, zero, m in terms]
+            return words.weighted_sum(
+                pairs, np.asarray(offset), shift, self.rounding, output.zero_point
+            )
+
+        if (made := self._in_32_bits(narrow, output)) is not None:
+            return made
+        total, *others = [
+            self.add("Mul", self.widened(x.name, zero), self.wide(m)) for x, zero, m in terms
+        ]
+        for other in others:
+            total = self.add("Add", total, other)
+        # Zeros that have places stay: the sum takes its shape from them.
+        if np.ndim(offset) or offset:
+            total = self.add("Add", total, self.wide(offset))
+        return self.shifted(total, shift, output)
+
+    def _word(self, x: Tensor, zero_point: int) -> Word:
+        """x - zero_point as 32-bit integers."""
+        low, high = x.low - zero_point, x.high - zero_point
+        if low < np.iinfo(np.int32).min or high > np.iinfo(np.int32).max:
+            raise TooWide(f"{x.name} - {zero_point} may reach from {low} to {high}")
+        return Word(self.centred(x, zero_point), low, high)
+
+    def _in_32_bits(self, write: Callable[[Words], Word], output: Grid) -> Tensor | None:
+        """What `write` makes, on the grid; None, and nothing written, where it may leave 32
+        bits.
+        """
+        words, nodes, constants = Words(self), len(self.nodes), len(self.constants)
+        try:
+            made = words.clipped(write(words), output.zero_point, output.low, output.high)
+        except TooWide:
+            del self.nodes[nodes:], self.constants[constants:]
+            return None
+        if not words.exact_in_float32:
+            self.beyond_float32.add(self.layer)
+        dtype = output.storage
+        return Tensor(self.cast(made.name, dtype), dtype, output.low, output.high)
+
     def times(self, value: str, factor: Dyadic, places: Shape, output: Grid) -> Tensor:
-        """The dyadic factors, brought into the shape `places`, times a value of 32 bits:
-        |product| < 2^62.
+        """The dyadic factors, brought into the shape `places`, times a wide value that 32 bits
+        hold: |product| < 2^62.
         """
         product = self.add("Mul", value, self.wide(factor.multiplier.reshape(places)))
         scaled = self.rescaled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -118,9 +118,7 @@ class Requantize(Operation):
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         rank, count = 1 + len(nodes.shapes[self.name]), len(self.factor.shift)
         places = () if count == 1 else (count, *(1,) * (rank - 1 - self.axis % rank))
-        return nodes.times(
-            nodes.widened(given[0].name, self.zero_point), self.factor, places, self.output
-        )
+        return nodes.rescale(given[0], self.zero_point, self.factor, places, self.output)
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
         span = of.spans[self.inputs[0]]
@@ -221,15 +219,7 @@ class Add(Operation):
             raise ValueError(
                 f"{self.name!r}: a sum up to {greatest} and its rounding may not fit into 64 bits"
             )
-        products = [
-            nodes.add("Mul", nodes.widened(x.name, zero), nodes.wide(multiplier))
-            for x, zero, multiplier in parts
-        ]
-        return nodes.shifted(
-            reduce(lambda one, other: nodes.add("Add", one, other), products),
-            self.shift,
-            self.output,
-        )
+        return nodes.weighted_sum(parts, 0, self.shift, self.output)
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
         sources, odd = [of.slots[each] for each in self.inputs], self.output.zero_point & 1
@@ -294,12 +284,8 @@ class Affine(Operation):
         return made * ((self.zero_point != 0) + 2 + SCALE_DOWN[rounding] + CLAMP)
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        product = nodes.add(
-            "Mul", nodes.widened(given[0].name, self.zero_point), nodes.wide(self.multiplier)
-        )
-        return nodes.shifted(
-            nodes.add("Add", product, nodes.wide(self.offset)), self.shift, self.output
-        )
+        term = given[0], self.zero_point, self.multiplier
+        return nodes.weighted_sum([term], self.offset, self.shift, self.output)
 
 
 def _magnitude(values: Integers) -> int:

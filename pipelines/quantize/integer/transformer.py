@@ -119,6 +119,7 @@ class _Pair(Operation):
         corners = self._corners(
             [(x.low, x.high) for x in given], self._terms(nodes.shapes[self.inputs[0]])
         )
+        nodes.sums_to(max(map(abs, corners)))
         return Tensor(self._write(nodes, *given), np.int32, min(corners), max(corners))
 
     def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
@@ -224,6 +225,7 @@ class SumOver(Operation):
         axes = nodes.constant([1 + dimension for dimension in self.dimensions], np.int64)
         made = nodes.add("ReduceSum", nodes.centred(x, zero), axes, keepdims=int(self.keep))
         places = math.prod(nodes.shapes[self.inputs[0]][dimension] for dimension in self.dimensions)
+        nodes.sums_to(places * max(zero - x.low, x.high - zero))
         return Tensor(made, np.int32, places * (x.low - zero), places * (x.high - zero))
 
 

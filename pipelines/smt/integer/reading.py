@@ -31,6 +31,7 @@ _ELEMENTWISE = {
     "Add",
     "Sub",
     "Mul",
+    "Div",
     "Max",
     "Min",
     "BitwiseAnd",
@@ -225,6 +226,24 @@ class _Reader:
             raise Unsupported(
                 f"node {node.name!r} shifts by other than constants, or beyond its bits"
             )
+        if node.op_type == "Div" and not self._divides(node):
+            raise Unsupported(
+                f"node {node.name!r} divides something else than a multiple by a positive constant:"
+                " runtimes round quotients of negative integers differently"
+            )
+
+    def _divides(self, node: onnx.NodeProto) -> bool:
+        """Whether a quotient has no remainder: of a constant, and of an integer without its
+        lowest bits, by a power of two.
+        """
+        divisor = self.constants.get(node.input[1])
+        if divisor is None or divisor.dtype.kind not in "iu" or divisor.min() <= 0:
+            return False
+        makers = [each for each in self.between if each.output[0] == node.input[0]]
+        if not makers or makers[0].op_type != "BitwiseAnd":
+            return False
+        kept = [self.constants[name] for name in makers[0].input if name in self.constants]
+        return bool(kept) and bool(np.all(_remainder(kept[0], divisor) == 0))
 
     def _flatten(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Flatten" and _attributes(node).get("axis", 1) != 1:
@@ -313,6 +332,13 @@ class _Reader:
                 ) from error
 
         return function
+
+
+def _remainder(kept: Integers, divisor: Integers) -> Integers:
+    """What x & kept may leave over of a power of two; 1 where the divisor is none."""
+    below = divisor.astype(np.int64) - 1
+    power = (divisor.astype(np.int64) & below) == 0
+    return np.asarray(np.where(power, kept.astype(np.int64) & below, 1))
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -334,10 +334,3 @@ def test_operations_are_counted_by_hand():
                 BYTE, (4,), (Island("attention", (INPUT,), (BYTE,), nn.Softmax(-1), BYTE),), BYTE
             )
         )
-
-
-def test_the_file_says_where_its_integers_hold(tmp_path: Path) -> None:
-    write_integer_onnx(residual(5), tmp_path / "net.onnx")
-    said = onnx.load(str(tmp_path / "net.onnx")).doc_string
-    assert "64-bit integers" in said
-    assert "OpenVINO" in said

@@ -1,0 +1,246 @@
+"""Exact rescaling by ONNX nodes that never leave 32 bits: products of an accumulator and a
+multiplier of 31 bits, as words of 15 bits.
+
+The integers are those of `rescale`, in every bit: no multiplier is shortened. Every node keeps the
+interval of what it can make, and none is written whose interval leaves 32 bits: what is returned
+cannot overflow. Division is by powers of two and always without a remainder, so that it does not
+matter whether a runtime truncates or floors. Nor does it matter that some, as OpenVINO's CPU
+plugin, divide integers in float32: `Words.exact_in_float32` says whether every dividend has at most
+24 significant bits.
+
+Source of the two words: Knuth, The Art of Computer Programming, volume 2, 4.3.1, algorithm M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.quantize.integer.grids import HIGH_BITS, Dyadic, Integers, Rounding
+
+if TYPE_CHECKING:
+    from pipelines.quantize.integer.onnx_nodes import Nodes
+
+WORD_BITS = 15
+FLOAT32_BITS = 24
+"""Integers of so many significant bits are exact in float32."""
+
+_INT32 = np.iinfo(np.int32)
+_MOST_PLACES = 30  # 2^30 is the greatest power of two that an int32 holds
+_SHORT, _LONG = WORD_BITS - 1, 2 * WORD_BITS - 1
+"""How many bits a sum of short products, and a long product, has lost when it is one integer."""
+
+
+class TooWide(OverflowError):
+    """An integer may leave 32 bits: such a rescaling needs 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A tensor of int32 in the graph, and the interval of what it can hold."""
+
+    name: str
+    low: int
+    high: int
+
+    @property
+    def reach(self) -> int:
+        """The greatest absolute value."""
+        return max(-self.low, self.high)
+
+
+class Words:
+    """Writes int32 arithmetic into `nodes`, with an interval for each result.
+
+    Every method raises TooWide where a result may leave 32 bits.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self.exact_in_float32 = True
+
+    def rescaled(
+        self, x: Word, factor: Dyadic, places: tuple[int, ...], rounding: Rounding, zero_point: int
+    ) -> Word:
+        """round(x factor) as `rescale` defines it; `places` is the shape of the factors."""
+        multiplier, shift = (each.reshape(places) for each in (factor.multiplier, factor.shift))
+        # 1. Channels whose products are far below a half give 0 whatever their shift is.
+        products = multiplier.astype(object) * x.reach
+        dead = (products + 2 ** (HIGH_BITS - 1)) < 2 ** np.maximum(shift.astype(object) - 1, 0)
+        multiplier = np.where(dead, 0, multiplier)
+        shift = np.where(dead, HIGH_BITS, shift)
+        # 2. Few bits of x need one word of it, many need two.
+        short = x.reach < 2**WORD_BITS
+        lost = _SHORT if short else _LONG
+        product = (
+            self._short([(x, multiplier)], np.zeros((), np.int64))
+            if short
+            else self._long(x, multiplier)
+        )
+        # 3. gemmlowp rounds twice, the others once.
+        if rounding is not Rounding.GEMMLOWP:
+            return self.rounded(product, shift - lost, rounding, zero_point)
+        first = np.minimum(shift, HIGH_BITS)
+        high = self.rounded(product, first - lost, Rounding.HALF_UP, 0)
+        return self.rounded(high, shift - first, rounding, 0)
+
+    def weighted_sum(
+        self,
+        terms: Sequence[tuple[Word, Integers]],
+        offset: Integers,
+        shift: int,
+        rounding: Rounding,
+        zero_point: int,
+    ) -> Word:
+        """round((sum of x_i m_i + offset) 2^-shift), rounded once."""
+        return self.rounded(
+            self._short(terms, offset), np.array(shift - _SHORT), rounding, zero_point
+        )
+
+    def rounded(self, x: Word, shift: Integers, rounding: Rounding, zero_point: int) -> Word:
+        """x 2^-shift, rounded once; half away from zero under `Rounding.GEMMLOWP`.
+
+        A tie to even is one that makes the result + zero_point even.
+        """
+        if shift.min() < 0 or shift.max() > _MOST_PLACES:
+            raise TooWide(f"a shift by {shift.min()} or {shift.max()}")
+        if not shift.any():
+            return x
+        half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
+        shifts = (shift > 0).astype(np.int64)
+        if rounding is Rounding.HALF_EVEN:
+            # One less than half, and one more where the floor + zero_point is odd.
+            odd = self._least(self._masked(x, 2**shift), 1)
+            odd = self._reversed(odd) if zero_point % 2 else odd
+            odd = self._masked(odd, shifts)
+            x, half = self.sum(x, odd), np.maximum(half - 1, 0)
+        elif rounding is Rounding.GEMMLOWP:
+            # Ties of negative numbers go down: one less than half.
+            minus = self._times(x, np.array(-1))
+            negative = self._masked(self._least(self.greatest(minus, 0), 1), shifts)
+            x = self._difference(x, negative)
+        return self._shifted(self._plus(x, half), shift)
+
+    def greatest(self, x: Word, value: int) -> Word:
+        """max(x, value)."""
+        return self._made("Max", [x], np.array(value), max(x.low, value), max(x.high, value))
+
+    def clipped(self, x: Word, zero_point: int, low: int, high: int) -> Word:
+        """clip(x + zero_point, low, high). Max and Min, as some runtimes clip in float32."""
+        moved = self._plus(x, np.array(zero_point))
+        return self._least(self.greatest(moved, low), high)
+
+    def sum(self, x: Word, y: Word) -> Word:
+        """x + y."""
+        return self._made("Add", [x, y], None, x.low + y.low, x.high + y.high)
+
+    def _long(self, x: Word, multiplier: Integers) -> Word:
+        """floor(x multiplier 2^-30) twice, and 1 more where bits below were cut off.
+
+        x = x1 2^15 + x0 with |x0| <= 2^14, and the multiplier m = m1 2^15 + m0 with 0 <= m0 < 2^15,
+        so that x m = x1 m1 2^30 + (x1 m0 + x0 m1) 2^15 + x0 m0.
+        """
+        # 1. The words of x, rounded to the nearest, so that x0 m1 has 30 bits and not 31.
+        high, low = multiplier >> WORD_BITS, multiplier & (2**WORD_BITS - 1)
+        places = np.array(WORD_BITS)
+        multiple = self._floored(self._plus(x, np.array(2 ** (WORD_BITS - 1))), places)
+        x0 = replace_interval(
+            self._difference(x, multiple), -(2 ** (WORD_BITS - 1)), 2 ** (WORD_BITS - 1) - 1
+        )
+        x1 = self._quotient(multiple, places)
+        # 2. Products from the lowest on, with what they carry.
+        lowest = self._times(x0, low)
+        middle = self.sum(self._times(x0, high), self._times(x1, low))
+        middle = self.sum(middle, self._shifted(lowest, places))
+        top = self.sum(self._times(x1, high), self._shifted(middle, places))
+        # 3. Whether anything was cut off is all that rounding wants to know of the lower words.
+        rest = self.sum(self._rest(lowest), self._rest(middle))
+        return self.sum(self.sum(top, top), self._least(rest, 1))
+
+    def _short(self, terms: Sequence[tuple[Word, Integers]], offset: Integers) -> Word:
+        """floor((sum of x_i m_i + offset) 2^-15) twice, and 1 more where bits below were cut
+        off.
+        """
+        offset = np.asarray(offset)
+        low = self._summed([(x, m & (2**WORD_BITS - 1)) for x, m in terms])
+        low = self._plus(low, offset & (2**WORD_BITS - 1))
+        high = self._summed([(x, m >> WORD_BITS) for x, m in terms])
+        high = self._plus(high, offset >> WORD_BITS)
+        top = self.sum(high, self._shifted(low, np.array(WORD_BITS)))
+        return self.sum(self.sum(top, top), self._least(self._rest(low), 1))
+
+    def _summed(self, terms: Sequence[tuple[Word, Integers]]) -> Word:
+        first, *others = [self._times(x, m) for x, m in terms]
+        for other in others:
+            first = self.sum(first, other)
+        return first
+
+    def _times(self, x: Word, factor: Integers) -> Word:
+        ends = [end * int(value) for end in (x.low, x.high) for value in _ends(factor)]
+        return self._made("Mul", [x], factor, min(ends), max(ends))
+
+    def _plus(self, x: Word, value: Integers) -> Word:
+        # Zeros that have places stay: the sum takes its shape from them.
+        if np.ndim(value) == 0 and not value:
+            return x
+        least, most = _ends(value)
+        return self._made("Add", [x], value, x.low + least, x.high + most)
+
+    def _difference(self, x: Word, y: Word) -> Word:
+        return self._made("Sub", [x, y], None, x.low - y.high, x.high - y.low)
+
+    def _reversed(self, bit: Word) -> Word:
+        """1 - bit."""
+        return self._plus(self._times(bit, np.array(-1)), np.array(1))
+
+    def _least(self, x: Word, value: int) -> Word:
+        return self._made("Min", [x], np.array(value), min(x.low, value), min(x.high, value))
+
+    def _masked(self, x: Word, bits: Integers) -> Word:
+        """x & bits, of bits that are not negative."""
+        return self._made("BitwiseAnd", [x], bits, 0, _ends(bits)[1])
+
+    def _rest(self, x: Word) -> Word:
+        """What a shift by a word's bits cuts off."""
+        return self._masked(x, np.array(2**WORD_BITS - 1))
+
+    def _floored(self, x: Word, places: Integers) -> Word:
+        """The greatest multiple of 2^places that is not above x."""
+        most = int(places.max())
+        return self._made("BitwiseAnd", [x], -(2**places), x.low >> most << most, x.high)
+
+    def _quotient(self, multiple: Word, places: Integers) -> Word:
+        """multiple 2^-places, of multiples of 2^places: there is no remainder."""
+        least = int(places.min())
+        low, high = multiple.low >> least, max(multiple.high >> least, 0)
+        low = min(low, 0)
+        self.exact_in_float32 &= max(-low, high) <= 2**FLOAT32_BITS
+        return self._made("Div", [multiple], 2**places, low, high)
+
+    def _shifted(self, x: Word, places: Integers) -> Word:
+        """floor(x 2^-places)."""
+        return self._quotient(self._floored(x, places), places)
+
+    def _made(
+        self, operator: str, words: Sequence[Word], constant: Integers | None, low: int, high: int
+    ) -> Word:
+        if low < _INT32.min or high > _INT32.max:
+            raise TooWide(f"{operator}: its result may reach from {low} to {high}")
+        names = [word.name for word in words]
+        if constant is not None:
+            names.append(self._nodes.constant(constant, np.int32))
+        return Word(self._nodes.add(operator, *names), low, high)
+
+
+def replace_interval(x: Word, low: int, high: int) -> Word:
+    """The word with an interval that is known to hold it, where intervals alone say less."""
+    return Word(x.name, max(x.low, low), min(x.high, high))
+
+
+def _ends(values: npt.ArrayLike) -> tuple[int, int]:
+    array = np.asarray(values)
+    return int(array.min()), int(array.max())
