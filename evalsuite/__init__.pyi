@@ -36,6 +36,7 @@ from .libraries import (
     target_for_certificate as target_for_certificate, unit_hardness as unit_hardness,
 )
 from .own.calling import assess as assess, workload as workload
+from .own.reluizing import ReluIzed as ReluIzed, relu_ize as relu_ize
 from .own.saving import load_own as load_own
 from .relaxations import (
     SIGMOID as SIGMOID, SOFTPLUS as SOFTPLUS, TANH as TANH, envelope as envelope, gated as gated, interval as interval,

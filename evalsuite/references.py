@@ -35,8 +35,8 @@ def is_reference(text: str) -> bool:
 def resolve(reference: str, *, what: str) -> Any:
     """What `reference` names.
 
-    A file is imported once in a process, with its folder on the path, so that it finds the modules
-    beside it.
+    A file is imported once in a process, and again where its text has changed since, as in a
+    notebook; its folder is on the path, so that it finds the modules beside it.
 
     Args:
         reference: `path/to/file.py:name`, relative to the present folder, or `package.module:name`.
@@ -59,7 +59,15 @@ def resolve(reference: str, *, what: str) -> Any:
         raise OwnError(
             f"{what}: there is no file {place}{did_you_mean(place, beside) if beside else ''}"
         )
-    module = _file_module(path.resolve()) if place.endswith(".py") else _module(place, what)
+    if place.endswith(".py"):
+        file = path.resolve()
+        try:
+            digest = sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise OwnError(f"{what}: {place}: cannot be read ({error.strerror})") from error
+        module = _file_module(file, digest)
+    else:
+        module = _module(place, what)
     # 2. The name in it.
     if not hasattr(module, name):
         public = [
@@ -134,7 +142,8 @@ def _module(name: str, what: str) -> ModuleType:
 
 
 @cache
-def _file_module(file: Path) -> ModuleType:
+def _file_module(file: Path, _digest: str) -> ModuleType:
+    """The module of a file whose contents have that digest."""
     # A name of its own: two users' files called model.py are two modules, and neither hides an
     # installed one.
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"

@@ -414,8 +414,8 @@ def test_the_check_in_the_plugin_guide_passes(
 
 
 @pytest.mark.slow
-def test_a_declared_model_and_one_in_memory_are_assessed(tmp_path: Path) -> None:
-    text, in_memory = code("docs/own-models.md")
+def test_a_declared_model_and_one_in_memory_are_assessed_and_relu_ized(tmp_path: Path) -> None:
+    text, in_memory, treated = code("docs/own-models.md")
     (tmp_path / "mine.py").write_text(text)
     making = (
         "import numpy as np; x = np.random.default_rng(0).random((240, 8), dtype='f4'); y = (x[:,"
@@ -426,9 +426,13 @@ def test_a_declared_model_and_one_in_memory_are_assessed(tmp_path: Path) -> None
     first = f"{making}; x_test, y_test = x[200:], y[200:]; x, y = x[:200], y[:200]"
     quick = in_memory.replace("y_test))", 'y_test), stages=["accuracy"], quick=True)')
     assert quick != in_memory
-    script = f"import evalsuite, torch; {first}\n{quick}\nprint(found)"
+    tensors = "x, x_test = map(torch.tensor, (x, x_test))"
+    script = f"import evalsuite, torch; {first}; {tensors}\n{quick}\nprint(found)\n{treated}"
     (tmp_path / "memory.py").write_text(script)
-    assert "The report: " in _called(["python", "memory.py"], tmp_path)
+    printed = _called(["python", "memory.py"], tmp_path)
+    assert "The report: " in printed
+    assert "size of the ONNX file" in printed
+    assert (tmp_path / "relu.pt").is_file()
 
 
 @pytest.mark.timeout(1800)

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parent.parent.parent
 FIRST = "first"  # the names to learn first, which stand under their own topics too
 TOPICS = {
     FIRST: (
-        "assess workload run harden swap_to_relu census certify_swap verify check_proof export_onnx"
-        " Network Bench Outcome Metric Unsupported"
+        "assess relu_ize run harden swap_to_relu census certify_swap verify check_proof"
+        " export_onnx Network Bench Outcome Metric Unsupported"
     ),
-    "measuring": "assess workload run load_own OwnError data_folder",
+    "measuring": "assess relu_ize ReluIzed workload run load_own OwnError data_folder",
     "replacing": (
         "harden Hardening parameter_groups target_for target_for_certificate swap_to_relu swap"
         " replace expose redirect_calls Call census Found census_of_run refit_bias refit"

@@ -1,13 +1,10 @@
-"""From a user's model on the command line, or in Python, to a recipe, a run and a report, and to
-a ReLU network.
-"""
+"""From a user's model on the command line, or in Python, to a recipe, a run and a report."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +17,10 @@ from evalsuite.own.examining import examine
 from evalsuite.own.floors import doubts_of
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
-from evalsuite.own.saving import save_own
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.recipe_files import declared_options
 from evalsuite.results import Status, parse_setting, read_results
-from evalsuite.run.console import cache_in, execute
 from evalsuite.run.record import keep_doubts
 from opgraph.errors import OwnError
 
@@ -337,136 +332,8 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
     return tuple(rows.iloc[0][["metric", "setting"]])
 
 
-def relu_ized(
-    options: Mapping[str, Any],
-    out: Path,
-    cache: Path | None,
-    *,
-    jobs: int = 0,
-    progress: str = "auto",
-) -> Iterator[str]:
-    """Treat the model in every way that its start allows, keep the best by the validation data, and
-    say what it costs.
-
-    Writes to `out`: the network in the layout of the user's model, and the run with its report in
-    `out/run`. Raises OwnError: something is wrong with the model or the data; or no treatment gave
-    a network.
-    """
-    # 1. Look at model and data before anything is trained.
-    asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
-    if not asked.examined.activation:
-        cure = (
-            "name a function that returns evalsuite.from_onnx(file, example), with the file's"
-            " weights"
-        )
-        raise OwnError(f"the model: an ONNX file has no activations to replace: {cure}")
-    # 2. Run every treatment that the start allows.
-    run = out / "run"
-    recipe = kept_recipe(asked, run)
-    execute(
-        recipe,
-        run,
-        cache_in(cache),
-        jobs=jobs,
-        progress=progress,
-        command=f"evalsuite relu-ize {options['model']}",
-    )
-    # 3. Keep the best by validation data; test data only tell what it costs.
-    best = _best(read_results(run), recipe.baseline)
-    doubts = doubted(asked, run)
-    how = _save(
-        own_of(options),
-        run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network",
-        out,
-    )
-    yield from doubts
-    yield from report_of(run)
-    yield from warnings_of(asked)
-    told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
-    yield f"{best.variant} is the best on the validation data: {told}."
-    yield f"The ReLU network: {out}; {how}."
-    yield from _before_and_after(asked, run, best.variant)
-
-
 def goals_met(goals: Goals, asked: Asked, folder: Path) -> Iterator[str]:
     """Which treatment of an assessment meets the goals, and what it does on the test data."""
     from evalsuite.own.goals import goal_lines
 
     yield from goal_lines(goals, folder, asked.name, own_of(asked.own).data())
-
-
-def _before_and_after(asked: Asked, folder: Path, variant: str) -> Iterator[str]:
-    """Test quality, size and latency of a treated network, and whether it is recommended."""
-    from evalsuite.own.baseline import leaks
-    from evalsuite.own.treated import treated
-    from evalsuite.report.run import Run
-
-    data = own_of(asked.own).data()
-    told = "its test samples may be training samples" if leaks(data) else ""
-    yield from treated(Run.of(folder), variant, data, told=told).lines()
-
-
-_COMPARED = 8  # samples on which what was saved is compared
-
-
-@dataclass(frozen=True)
-class _Best:
-    variant: str
-    metric: str
-    value: float
-    before: float
-
-
-def _best(frame: pd.DataFrame, baseline: str) -> _Best:
-    rows = frame[
-        (frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()
-    ]
-    if rows.empty:
-        raise OwnError(
-            "no network was made, so there is nothing to choose from: see the reasons above"
-        )
-    # Better is greater here; where the headline is a tie, the next metric decides.
-    rows = rows.assign(better=rows.value.where(rows.direction != "lower", -rows.value))
-    metrics = list(dict.fromkeys(rows.metric))
-    table = rows.pivot(index="variant", columns="metric", values="better")[metrics]
-    treated = table.drop(index=baseline).dropna().sort_values(metrics, ascending=False)
-    if treated.empty:
-        raise OwnError("no treatment gave a network: see the reasons in the report")
-    values = rows[rows.metric == metrics[0]].set_index("variant").value
-    return _Best(
-        treated.index[0], metrics[0], float(values[treated.index[0]]), float(values[baseline])
-    )
-
-
-def _save(own: Own, network: Path, out: Path) -> str:
-    """Write the network in the layout of the user's model; how to load it."""
-    from evalsuite.networks import load_network
-
-    # 1. The network as its user's own module, with the user's own names.
-    data = own.data()
-    module = load_network(network, own, data).module
-    example = data.calibration.first(_COMPARED)
-    saved = save_own(
-        module,
-        out,
-        make=own.unadapted,
-        adapt=lambda each: own.adapted(each, example),
-        own=own.places,
-        example=example,
-    )
-    # 2. What from_pretrained's users need beside the weights is copied from the original's
-    # folder.
-    if saved.form == "pretrained":
-        folder = Path(own.model_choice.path.partition(":")[2]).expanduser()
-        for pattern in (
-            "tokenizer*",
-            "vocab*",
-            "merges.txt",
-            "special_tokens_map.json",
-            "preprocessor_config.json",
-        ):
-            for file in folder.glob(pattern):
-                shutil.copyfile(file, out / file.name)
-        return "load it by from_pretrained, as the original"
-    lack = f"; no folder for from_pretrained: {saved.reason}" if saved.reason else ""
-    return f"load it by evalsuite.load_own{lack}"

@@ -20,6 +20,7 @@ from opgraph.errors import OwnError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evalsuite.recipe import Recipe
     from evalsuite.report.run import Run
 
 # What a file of such a name holds, in a run's folder.
@@ -183,41 +184,74 @@ def assess(
         OwnError: something is wrong with the model, the data or an option; nothing was trained.
         DataError, RunError: see `run_recipe`.
     """
-    from evalsuite.own.assessing import asked_of, doubted, options_of
-    from evalsuite.own.memory import is_module, name_of
+    from evalsuite.own.assessing import asked_of, doubted
+    from evalsuite.own.memory import name_of
     from evalsuite.recipe import parse_recipe
     from evalsuite.report import write_report
     from evalsuite.results import read_results
-    from evalsuite.run.console import cache_in, processes
-    from evalsuite.run.progress import progress_of
-    from evalsuite.run.runner import run_recipe
+
+    parts = {"train": train, "validation": validation, "test": test}
+    home = Path(out) if out is not None else Path("runs") / name_of(model)
+    given = sent_options(model, data, targets, parts, home, options)
+    # From here on as the command: a recipe, a run, a report.
+    asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
+    folder = Path(out) if out is not None else Path("runs") / asked.name
+    run_in_python(parse_recipe(asked.text()), folder, cache, jobs, progress)
+    doubted(asked, folder)
+    return Assessment(folder, read_results(folder), write_report(folder)[0])
+
+
+def sent_options(
+    model: Any, data: Any, targets: Any, parts: dict[str, Any], home: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of `own` for a model and data in Python: what is in memory alone is written into
+    `home` for the jobs, and named by a reference.
+
+    Args:
+        model: as `assess` takes it.
+        data: likewise, with `targets`.
+        targets: likewise.
+        parts: train, validation and test; None where they are not given.
+        home: the run's folder.
+        options: further options of `own`.
+
+    Raises:
+        OwnError: see `assess`; or a job imports the script that calls.
+    """
+    from evalsuite.own.assessing import options_of
+    from evalsuite.own.memory import is_module
 
     # 1. A job that imports this script must not begin the assessment anew.
     if multiprocessing.parent_process() is not None:
         raise OwnError(
-            "a job imports the script that calls assess(): call it under `if __name__ =="
+            "a job imports the script that calls evalsuite: call it under `if __name__ =="
             " '__main__':`"
         )
     # 2. What is in memory alone is written for the jobs, and named by a reference.
-    parts = {"train": train, "validation": validation, "test": test}
     samples = _samples(
         data, targets, {name: each for name, each in parts.items() if each is not None}
     )
+    options = dict(options)
     named = {name: options.pop(name, "") for name in ("task", "weights", "start")}
     if is_module(model):
         named["start"] = named["start"] or "trained"
-    home = Path(out) if out is not None else Path("runs") / name_of(model)
     given = options_of(_sent_model(model, home), _sent_data(samples, home), **named, settings=[])
-    given = _sent({**given, **options}, home)
-    # 3. From here on as the command: a recipe, a run, a report.
-    asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
-    folder = Path(out) if out is not None else Path("runs") / asked.name
-    recipe = parse_recipe(asked.text())
+    return _sent({**given, **options}, home)
+
+
+def run_in_python(
+    recipe: Recipe, folder: Path, cache: Path | str | None, jobs: int, progress: str
+) -> None:
+    """Run a recipe in processes of this machine, as a function of Python does: errors are raised.
+    Raises DataError, RunError: see `run_recipe`.
+    """
+    from evalsuite.run.console import cache_in, processes
+    from evalsuite.run.progress import progress_of
+    from evalsuite.run.runner import run_recipe
+
     executor, workers = processes(recipe, jobs)
     store = cache_in(Path(cache) if cache else None)
     run_recipe(recipe, folder.absolute(), store, executor, progress_of(progress), workers=workers)
-    doubted(asked, folder)
-    return Assessment(folder, read_results(folder), write_report(folder)[0])
 
 
 def _samples(data: Any, targets: Any, parts: dict[str, Any]) -> Any:

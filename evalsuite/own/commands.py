@@ -174,7 +174,8 @@ def relu_ize(
     """Put ReLU into a trained model: the best of refit, fine-tuning and post-hoc hardening by
     the validation data.
     """
-    from evalsuite.own.assessing import options_of, relu_ized
+    from evalsuite.own.assessing import options_of
+    from evalsuite.own.reluizing import relu_ized
 
     options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
     for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):

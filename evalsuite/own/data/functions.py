@@ -45,11 +45,14 @@ def made(reference: str) -> Any:
     """What the user's function returns; called once in a process, with generators of a fixed seed.
     Raises OwnError where it is no function, or raises.
     """
-    return _made(reference, Path.cwd())
+    place = Path(reference.rpartition(":")[0]).expanduser()
+    contents = digest(place.resolve()) if place.suffix == ".py" and place.is_file() else b""
+    return _made(reference, Path.cwd(), contents)
 
 
+# Asked for again and again; in a notebook the file may hold other data the next time.
 @lru_cache(maxsize=1)
-def _made(reference: str, _here: Path) -> Any:
+def _made(reference: str, _here: Path, _contents: bytes) -> Any:
     function = resolve(reference, what="the data")
     if not callable(function):
         raise OwnError(
