@@ -21,7 +21,7 @@ from benchmarks.soundness import network_of
 from benchmarks.subjects import Figure, box
 from evalsuite import Bench, Property, compare_latency, graph_of_network
 from evalsuite import Propagation as OfGraph
-from evalsuite.verification.graph import Graph
+from netverify.graph import Graph
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions

@@ -18,7 +18,8 @@ from torch import nn
 
 from benchmarks.subjects import box
 from evalsuite import Property, Unsupported
-from evalsuite.verification.graph import (
+from lambda_gelu.activations import RELU
+from netverify.graph import (
     Affine,
     Convex,
     Graph,
@@ -28,9 +29,8 @@ from evalsuite.verification.graph import (
     Product,
     Rounded,
 )
-from evalsuite.verification.linear import Linear, Same
-from evalsuite.verification.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
-from lambda_gelu.activations import RELU
+from netverify.linear import Linear, Same
+from netverify.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.regions import Regions

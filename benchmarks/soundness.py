@@ -47,8 +47,8 @@ from evalsuite import (
     zonotopes_of,
 )
 from evalsuite import Propagation as OfGraph
-from evalsuite.verification.graph import Graph
-from evalsuite.verification.zonotope import Zonotope
+from netverify.graph import Graph
+from netverify.zonotope import Zonotope
 from opgraph.embedded import Embedded
 from opgraph.onnx_file import graph_of_model
 from pipelines.bounds.margins import rows_of

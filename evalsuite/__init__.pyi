@@ -3,10 +3,6 @@
 # A line for each name would take three screens more.
 # fmt: off
 from . import run as run
-from .certificate import (
-    SwapBounds as SwapBounds, SwapCertificate as SwapCertificate, UnitBounds as UnitBounds,
-    certify_swap as certify_swap, preactivation_bounds as preactivation_bounds,
-)
 from .contract import (
     IGNORED as IGNORED, Bench as Bench, Data as Data, Direction as Direction, FineTune as FineTune, Metric as Metric,
     Network as Network, Outcome as Outcome, Property as Property, Reading as Reading,
@@ -20,28 +16,42 @@ from .deployed import (
 from .exporting import export_network as export_network
 from .latency import Latency as Latency, compare_latency as compare_latency, steady_latency as steady_latency
 from .libraries import (
-    Activation as Activation, Call as Call, FileLayer as FileLayer, Found as Found, GELU as GELU,
-    GELU_TANH as GELU_TANH, GatedUnit as GatedUnit, Hardenable as Hardenable,
-    Hardening as Hardening, Inputs as Inputs, LAMBDA_GELU as LAMBDA_GELU, LambdaGELU as LambdaGELU,
-    OnnxNetwork as OnnxNetwork, OwnError as OwnError, RELU as RELU, RELU6 as RELU6, SILU as SILU,
-    Scalar as Scalar, Swish as Swish, census as census, census_of_run as census_of_run,
-    clip as clip, copy_onnx as copy_onnx, distill_loss as distill_loss, export_onnx as export_onnx,
-    expose as expose, feed as feed, fold_hardness as fold_hardness, from_onnx as from_onnx,
-    graph_digest as graph_digest, harden as harden, in_layers as in_layers,
-    in_modules as in_modules, input_names as input_names, layers_in_file as layers_in_file,
-    leaves as leaves, mapped as mapped, matched_hidden as matched_hidden, open_onnx as open_onnx,
-    parameter_groups as parameter_groups, recalibrate_batchnorm as recalibrate_batchnorm,
-    redirect_calls as redirect_calls, refit as refit, refit_bias as refit_bias, replace as replace,
-    run_onnx as run_onnx, swap as swap, swap_to_relu as swap_to_relu, target_for as target_for,
+    Activation as Activation, Answer as Answer, Attack as Attack, Box as Box,
+    Branching as Branching, Call as Call, Carried as Carried, Case as Case, Dual as Dual,
+    FileLayer as FileLayer, Found as Found, GELU as GELU, GELU_TANH as GELU_TANH,
+    GatedUnit as GatedUnit, Graph as Graph, Hardenable as Hardenable, Hardening as Hardening,
+    INTEGER_PROOF as INTEGER_PROOF, Inputs as Inputs, IntegerProofError as IntegerProofError,
+    LAMBDA_GELU as LAMBDA_GELU, LambdaGELU as LambdaGELU, OnnxNetwork as OnnxNetwork,
+    OwnError as OwnError, Parts as Parts, Pointwise as Pointwise, ProofError as ProofError,
+    Propagation as Propagation, Question as Question, RELU as RELU, RELU6 as RELU6,
+    Replay as Replay, SIGMOID as SIGMOID, SILU as SILU, SMOOTH_PROOF as SMOOTH_PROOF,
+    SOFTPLUS as SOFTPLUS, Scalar as Scalar, SmoothBoundError as SmoothBoundError,
+    SmoothProofError as SmoothProofError, Specification as Specification, SwapBounds as SwapBounds,
+    SwapCertificate as SwapCertificate, Swish as Swish, TANH as TANH, UnitBounds as UnitBounds,
+    Verification as Verification, Witness as Witness, Witnesses as Witnesses, census as census,
+    census_of_run as census_of_run, certify_swap as certify_swap,
+    check_integer_proof as check_integer_proof, check_proof as check_proof,
+    check_smooth_proof as check_smooth_proof, clip as clip, copy_onnx as copy_onnx,
+    decide as decide, distill_loss as distill_loss, dual_of_forms as dual_of_forms,
+    envelope as envelope, export_onnx as export_onnx, expose as expose, falsify as falsify,
+    feed as feed, float32_box as float32_box, fold_hardness as fold_hardness,
+    from_onnx as from_onnx, gated as gated, graph_digest as graph_digest, harden as harden,
+    in_layers as in_layers, in_modules as in_modules, input_names as input_names,
+    interval as interval, layers_in_file as layers_in_file, leaves as leaves, mapped as mapped,
+    margin as margin, matched_hidden as matched_hidden, open_onnx as open_onnx,
+    parameter_groups as parameter_groups, preactivation_bounds as preactivation_bounds,
+    product as product, read_onnx as read_onnx, read_smooth_network as read_smooth_network,
+    read_vnnlib as read_vnnlib, recalibrate_batchnorm as recalibrate_batchnorm,
+    recompute_smooth_proof as recompute_smooth_proof, redirect_calls as redirect_calls,
+    refit as refit, refit_bias as refit_bias, relax as relax, replace as replace,
+    run_onnx as run_onnx, specification_of as specification_of, swap as swap,
+    swap_to_relu as swap_to_relu, target_for as target_for,
     target_for_certificate as target_for_certificate, unit_hardness as unit_hardness,
+    verify as verify, violated as violated, with_difference as with_difference,
 )
 from .own.calling import assess as assess, workload as workload
 from .own.reluizing import ReluIzed as ReluIzed, relu_ize as relu_ize
 from .own.saving import load_own as load_own
-from .relaxations import (
-    SIGMOID as SIGMOID, SOFTPLUS as SOFTPLUS, TANH as TANH, envelope as envelope, gated as gated, interval as interval,
-    product as product, relax as relax,
-)
 from .report.areas import (
     AREA_SCALE as AREA_SCALE, Area as Area, Point as Point, area_columns as area_columns, area_text as area_text,
     areas_sheet as areas_sheet, holm_areas as holm_areas, measured_area as measured_area,
@@ -88,39 +98,14 @@ from .tasks.score import changes as changes, mean_loss as mean_loss, scores as s
 from .variants.swapped import Swapped as Swapped
 from .variants.trained import Trained as Trained
 from .variants.variant import Made as Made, Setup as Setup, Variant as Variant, train as train
-from .verification import (
-    Answer as Answer, Replay as Replay, Verification as Verification, falsify as falsify, float32_box as float32_box,
-    margin as margin, read_onnx as read_onnx, read_vnnlib as read_vnnlib, verify as verify,
-)
-from .verification.cascade import decide as decide
-from .verification.difference import with_difference as with_difference
-from .verification.dual import Carried as Carried, Dual as Dual, Parts as Parts, dual_of_forms as dual_of_forms
-from .verification.falsifier import Attack as Attack, violated as violated
-from .verification.graph import Graph as Graph, Pointwise as Pointwise
-from .verification.integer_proofs import (
-    INTEGER_PROOF as INTEGER_PROOF, IntegerProofError as IntegerProofError, check_integer_proof as check_integer_proof,
-)
-from .verification.phases import Branching as Branching
-from .verification.proofs import ProofError as ProofError, check_proof as check_proof
-from .verification.propagation import Propagation as Propagation
-from .verification.question import Question as Question
 from .verification.report.counterexamples import counterexample_pictures as counterexample_pictures
 from .verification.report.radii import (
     is_geometric as is_geometric, radius_axis as radius_axis, radius_text as radius_text,
     shifted_radius as shifted_radius,
 )
-from .verification.smooth_proofs import (
-    SMOOTH_PROOF as SMOOTH_PROOF, SmoothBoundError as SmoothBoundError, SmoothProofError as SmoothProofError,
-    check_smooth_proof as check_smooth_proof, read_smooth_network as read_smooth_network,
-    recompute_smooth_proof as recompute_smooth_proof,
-)
-from .verification.specification import (
-    Box as Box, Case as Case, Specification as Specification, specification_of as specification_of,
-)
 from .verification.subjects import (
     Subject as Subject, graph_of_network as graph_of_network, subjects as subjects, zonotopes_of as zonotopes_of,
 )
-from .verification.witness import Witness as Witness, Witnesses as Witnesses
 from .workloads.layers import convolution as convolution, mlp as mlp
 from .workloads.options import Budget as Budget
 from .workloads.workload import (

@@ -576,7 +576,7 @@ def _refuse_to_overwrite(written: Path | None, *read: Path | None) -> None:
 
 
 def _distance(text: str) -> Fraction:
-    from evalsuite.decimals import exact_decimal
+    from netverify.decimals import exact_decimal
 
     try:
         fraction = exact_decimal(text)
@@ -594,7 +594,7 @@ def _verify_one(
 
     from evalsuite.contract import Unsupported
     from evalsuite.plugins import PluginError
-    from evalsuite.verification.cascade import verify as decide
+    from netverify.cascade import verify as decide
 
     torch.set_num_threads(1)
     # 1. Whether the proof could be written is asked first: a search may take hours.
@@ -695,7 +695,8 @@ def check_proof(
     """
     from contextlib import nullcontext
 
-    from evalsuite.verification import proof_files, proofs, read_vnnlib, smooth_proofs
+    from netverify import proof_files, proofs, smooth_proofs
+    from netverify.vnnlib import read_vnnlib
     from opgraph.limits import content, reading
 
     if z3 is not None and not 0 < z3 <= 1e6:

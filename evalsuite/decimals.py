@@ -1,19 +1,12 @@
-"""Decimal numbers: the one strict reading of them, and what other spellings of numbers are
-called.
-"""
+"""Other spellings of numbers than plain decimals, and what stands for a missing number."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 
-# Of Python's own decimals it reads fewer: no 1_000, no NaN, no digits of other scripts.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
-_EXPONENT = 100
-_SHOWN = 40  # characters of a number, in messages
+from netverify.decimals import is_decimal
 
 # What stands for a number that is missing, in small letters.
 _WINDOWS = ("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
@@ -82,27 +75,6 @@ _UNIT_NAMES = (
     " °c °f kb mb gb tb kib mib gib px pt k m bn mio mrd db bpm rpm ha"
 )
 _UNITS = frozenset(_UNIT_NAMES.split())
-
-
-def is_decimal(text: str) -> bool:
-    """Whether the text is a decimal number, such as -1.5 or 2e-3, in ASCII's digits and with
-    nothing beside them.
-    """
-    return _NUMBER.fullmatch(text) is not None
-
-
-def exact_decimal(text: str) -> Fraction:
-    """The number that a decimal denotes. Raises ValueError for what is none, or beyond 1e+-100."""
-    if not is_decimal(text):
-        raise ValueError(f"{text!r} is no decimal number")
-    try:
-        number = Decimal(text)
-    except InvalidOperation:  # of an exponent beyond what a Decimal holds
-        number = None
-    if number is None or abs(number.adjusted()) > _EXPONENT:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        raise ValueError(f"{shown} is beyond 1e+-{_EXPONENT}")
-    return Fraction(number)
 
 
 def without_hidden(text: str) -> str:

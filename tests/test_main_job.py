@@ -19,8 +19,8 @@ from evalsuite.networks import load_network
 from evalsuite.plugins import entries, load
 from evalsuite.recipe import read_recipe
 from evalsuite.results import read_results
-from evalsuite.verification import Replay
 from evalsuite.verification.report.section import contradictions
+from netverify.witness import Replay
 
 RECIPES = Path(__file__).parent.parent / "pipelines" / "recipes"
 COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]

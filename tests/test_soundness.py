@@ -13,7 +13,7 @@ import torch
 from benchmarks import soundness
 from benchmarks.graph_lirpa import GraphEngine
 from evalsuite import Propagation, subjects
-from evalsuite.verification.propagation import LowerBounds
+from netverify.propagation import LowerBounds
 from pipelines.bounds.margins import rows_of
 
 

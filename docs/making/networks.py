@@ -35,9 +35,9 @@ from evalsuite import (
 from evalsuite.contract import Stage
 from evalsuite.run.child import check_takes
 from evalsuite.samples import Several
-from evalsuite.verification.cascade import Answer, decide
-from evalsuite.verification.onnx_reader import compare, graph_of
-from evalsuite.verification.specification import specification_of
+from netverify.cascade import Answer, decide
+from netverify.onnx_reader import compare, graph_of
+from netverify.specification import specification_of
 from opgraph.onnx_model import load_model
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export

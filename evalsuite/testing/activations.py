@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from evalsuite.plugins import entries, load_all
-from evalsuite.relaxations import interval, relax
 from evalsuite.testing.rules import require
 from lambda_gelu.activations import Activation
+from netverify.relaxations import interval, relax
 
 _BITS = float(torch.finfo(torch.float64).eps)
 _TAIL = torch.logspace(6, 40, 35, base=2.0, dtype=torch.float64)  # 64 to 1e12

@@ -121,7 +121,7 @@ def run_instances(
     """
     context = multiprocessing.get_context("forkserver")
     # The imports are made once: each process is forked from a server that has them.
-    context.set_forkserver_preload(["evalsuite.forked", "evalsuite.verification.cascade"])
+    context.set_forkserver_preload(["evalsuite.forked", "netverify.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(
@@ -144,7 +144,7 @@ def _child(connection: Connection, instance: Instance, engine: str, inputs: str)
 
     from evalsuite.contract import Unsupported
     from evalsuite.plugins import PluginError
-    from evalsuite.verification.cascade import verify
+    from netverify.cascade import verify
 
     torch.set_num_threads(1)
     connection.send((_READY, 0.0, 0.0, ""))

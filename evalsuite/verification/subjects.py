@@ -20,10 +20,10 @@ import torch
 
 from evalsuite.contract import Bench, Network, Property, Unsupported, property_at
 from evalsuite.deployed import is_file
-from evalsuite.verification.forward import attends, zonotope_of
-from evalsuite.verification.graph import Graph as Bounded
-from evalsuite.verification.onnx_reader import compare, graph_of, graph_of_typed
-from evalsuite.verification.zonotope import Zonotope
+from netverify.forward import attends, zonotope_of
+from netverify.graph import Graph as Bounded
+from netverify.onnx_reader import compare, graph_of, graph_of_typed
+from netverify.zonotope import Zonotope
 from opgraph.continued import continued
 from opgraph.deployment import export_onnx
 from opgraph.embedded import Embedded, embedded

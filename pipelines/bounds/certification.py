@@ -13,17 +13,8 @@ from pathlib import Path
 
 import torch
 
-from evalsuite import (
-    IGNORED,
-    Bench,
-    Metric,
-    Network,
-    Property,
-    Unsupported,
-    falsify,
-    is_file,
-    pieces,
-)
+from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, is_file, pieces
+from netverify.falsifier import falsify
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph

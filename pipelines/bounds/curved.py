@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from evalsuite import SOFTPLUS, Unsupported, interval, relax
+from evalsuite import Unsupported
 from lambda_gelu import RELU, Activation, census, clip
+from netverify.relaxations import SOFTPLUS, interval, relax
 from pipelines.bounds.surroundings import Own, at_home, ordered
 
 # How near a line must be to the function at both ends to be taken for a chord, and how far these

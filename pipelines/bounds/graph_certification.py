@@ -19,19 +19,18 @@ from torch import nn
 
 from evalsuite import (
     Bench,
-    Graph,
     Metric,
     Network,
-    Propagation,
     Property,
     Subject,
     Unsupported,
-    falsify,
     running,
     subjects,
-    violated,
     zonotopes_of,
 )
+from netverify.falsifier import falsify, violated
+from netverify.graph import Graph
+from netverify.propagation import Propagation
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.limits import SHARE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from evalsuite import Unsupported, interval
+from evalsuite import Unsupported
 from lambda_gelu import Activation
+from netverify.relaxations import interval
 from pipelines.bounds import rounding_rules, spread
 from pipelines.bounds.curved import Shape, path_of, same, with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Norm, Run, Spread, between

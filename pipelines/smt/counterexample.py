@@ -11,7 +11,9 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from evalsuite import Network, Property, Replay, Unsupported, falsify, float32_box
+from evalsuite import Network, Property, Unsupported
+from netverify.falsifier import falsify, float32_box
+from netverify.witness import Replay
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reading import layered, reach

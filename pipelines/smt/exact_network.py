@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from evalsuite import Unsupported, relax
+from evalsuite import Unsupported
 from lambda_gelu import RELU, Activation
+from netverify.relaxations import relax
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 
 # One rounding of float32, with room for those in its libraries' orders of summation.

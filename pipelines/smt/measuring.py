@@ -28,10 +28,10 @@ from evalsuite import (
     Property,
     Unsupported,
     Verdict,
-    falsify,
     is_file,
     write_counterexamples,
 )
+from netverify.falsifier import falsify
 from pipelines.smt.methods import (
     JOB_ENDS,
     SOLVING_SHARE,

@@ -16,24 +16,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from evalsuite import (
-    Answer,
     Bench,
-    Graph,
     Network,
-    Pointwise,
     Property,
-    Specification,
     Subject,
     Unsupported,
     Verdict,
-    decide,
     graph_of_network,
     running,
-    specification_of,
     subjects,
-    violated,
     zonotopes_of,
 )
+from netverify.cascade import decide
+from netverify.falsifier import violated
+from netverify.graph import Graph, Pointwise
+from netverify.question import Answer
+from netverify.specification import Specification, specification_of
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.exact_network import ExactNetwork

@@ -20,16 +20,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from evalsuite import (
-    INTEGER_PROOF,
+from evalsuite import Unsupported
+from netverify.integer_proofs import INTEGER_PROOF, IntegerProofError, check_integer_proof
+from netverify.proofs import ProofError, check_proof
+from netverify.smooth_proofs import (
     SMOOTH_PROOF,
-    IntegerProofError,
-    ProofError,
     SmoothBoundError,
     SmoothProofError,
-    Unsupported,
-    check_integer_proof,
-    check_proof,
     check_smooth_proof,
     read_smooth_network,
     recompute_smooth_proof,

@@ -21,18 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalsuite import (
-    Answer,
-    Attack,
-    Box,
-    Case,
-    Question,
-    Unsupported,
-    Verdict,
-    Verification,
-    Witness,
-    Witnesses,
-)
+from evalsuite import Unsupported, Verdict
+from netverify.falsifier import Attack
+from netverify.question import Answer, Question, Verification
+from netverify.specification import Box, Case
+from netverify.witness import Witness, Witnesses
 from pipelines.smt.deciding import Questions
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together

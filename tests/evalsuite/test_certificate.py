@@ -16,9 +16,9 @@ from torch.nn import functional
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
-from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
 from evalsuite.contract import Network, Unsupported
 from lambda_gelu.activations import LambdaGELU, census, replace
+from netverify.certificate import SwapBounds, SwapCertificate, certify_swap
 
 MakeNetwork = Callable[..., Network]
 RADII = (0.0, 0.01, 0.02, 1.0)

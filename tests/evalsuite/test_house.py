@@ -53,26 +53,16 @@ ALLOWED = {
     "plugins": set(),
     "libraries": set(),
     "listing": {"plugins"},
-    "reluize": {"contract", "plugins", "relaxations", "samples", "workloads"},
+    "reluize": {"contract", "plugins", "samples", "workloads"},
     # its section of the report, which nothing else imports
     "reluize/report": {"contract", "reluize", "report"},
     "variants": {"contract", "plugins", "reluize", "workloads"},
     "integrations": set(),
-    "relaxations": {"contract"},
-    "certificate": {"contract", "verification"},
     "counterexamples": {"contract"},
     "exporting": {"contract", "reluize"},
     "latency": {"contract"},
     "yardstick": {"contract", "latency", "plugins", "reluize", "samples"},
-    "verification": {
-        "contract",
-        "decimals",
-        "deployed",
-        "plugins",
-        "references",
-        "relaxations",
-        "signals",
-    },
+    "verification": {"contract", "deployed", "plugins", "signals"},
     # another such section
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},
     "workloads": {"contract", "plugins", "samples", "tasks"},
@@ -145,7 +135,6 @@ ALLOWED = {
         "contract",
         "networks",
         "plugins",
-        "relaxations",
         "reluize",
         "run",
         "samples",
@@ -192,8 +181,13 @@ LIBRARIES = {
     # what each library imports besides the standard library and itself
     "lambda_gelu": {"torch", "numpy"},
     "opgraph": {"lambda_gelu", "torch", "numpy", "onnx", "onnxruntime", "google"},
+    "netverify": {"lambda_gelu", "opgraph", "torch", "numpy", "scipy", "onnx", "onnxruntime"},
 }
-EXTRAS = {"lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"}, "opgraph": set()}
+EXTRAS = {
+    "lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"},
+    "opgraph": set(),
+    "netverify": {"z3"},
+}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

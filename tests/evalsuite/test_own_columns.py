@@ -16,11 +16,12 @@ import pytest
 from pyarrow import parquet
 
 from evalsuite.contract import Data
-from evalsuite.decimals import is_decimal, other_spelling, with_units
+from evalsuite.decimals import other_spelling, with_units
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification, Regression
+from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
 ROWS = 40

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from evalsuite import Answer, Verdict, Verification, read_onnx, read_vnnlib, verify
 from evalsuite.cli import app
-from evalsuite.verification.executed import executed
-from evalsuite.verification.propagation import Propagation
-from evalsuite.verification.real import RealNetwork
+from netverify.executed import executed
+from netverify.propagation import Propagation
+from netverify.real import RealNetwork
 
 ENGINES = "auto", "exact", "z3"
 

@@ -32,8 +32,8 @@ from typer.testing import CliRunner
 
 from evalsuite import Answer, Unsupported, Verification, read_vnnlib, verify
 from evalsuite.cli import app
-from evalsuite.verification.bisection import _effect
 from evalsuite.verification.instances import Instance, _kill, _outcome, read_instances
+from netverify.bisection import _effect
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "vnncomp"
 needs_instances = pytest.mark.skipif(
@@ -239,7 +239,7 @@ def test_inputs_are_halved_although_their_effects_overflow() -> None:
 def test_effects_that_are_nan_do_not_prove_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalsuite.verification import bisection, cascade
+    from netverify import bisection, cascade
 
     monkeypatch.setattr(cascade, "is_relu_network", lambda _: False)  # whose phases would settle it
     monkeypatch.setattr(bisection, "_effect", lambda width, *_: torch.full_like(width, torch.nan))
@@ -249,7 +249,7 @@ def test_effects_that_are_nan_do_not_prove_anything(
 
 
 def test_a_box_that_is_lost_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evalsuite.verification import bisection
+    from netverify import bisection
 
     monkeypatch.setattr(bisection.Bisection, "_split", lambda *_: 0)
     layers: tuple[Layer, ...] = (([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [0.0]))

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 
 from evalsuite import Unsupported, Verification, verify
 from evalsuite.cli import app
-from evalsuite.relaxations.twins import Reach, apart, are_twins
-from evalsuite.verification.difference import side_by_side
-from evalsuite.verification.graph import Difference, Graph
-from evalsuite.verification.onnx_reader import read_onnx
-from evalsuite.verification.propagation import Propagation
 from lambda_gelu.activations import GELU, RELU, Activation
 from lambda_gelu.activations.gates import SIGMOID, TANH
 from lambda_gelu.activations.leaky import LEAKY_RELU
 from lambda_gelu.activations.silu import SILU
+from netverify.difference import side_by_side
+from netverify.graph import Difference, Graph
+from netverify.onnx_reader import read_onnx
+from netverify.propagation import Propagation
+from netverify.relaxations.twins import Reach, apart, are_twins
 
 Array = np.ndarray[Any, Any]
 POINTS = 2000

@@ -20,19 +20,19 @@ from written import affine, mlp
 
 from evalsuite import Answer, Unsupported, verify
 from evalsuite.cli import app
-from evalsuite.verification.bisection import Bisection
-from evalsuite.verification.cascade import ENGINES, decide
-from evalsuite.verification.difference import side_by_side
-from evalsuite.verification.dual import Dual, Parts, is_relu_network, tightened
-from evalsuite.verification.falsifier import Attack
-from evalsuite.verification.graph import Affine, Graph, Node, Pointwise
-from evalsuite.verification.linear import Dense, Linear, Same
-from evalsuite.verification.onnx_reader import graph_of
-from evalsuite.verification.phases import PhaseSearch
-from evalsuite.verification.propagation import Propagation
-from evalsuite.verification.specification import Box, Case, Constraint, Specification
-from evalsuite.verification.witness import Witnesses
 from lambda_gelu.activations import RELU
+from netverify.bisection import Bisection
+from netverify.cascade import ENGINES, decide
+from netverify.difference import side_by_side
+from netverify.dual import Dual, Parts, is_relu_network, tightened
+from netverify.falsifier import Attack
+from netverify.graph import Affine, Graph, Node, Pointwise
+from netverify.linear import Dense, Linear, Same
+from netverify.onnx_reader import graph_of
+from netverify.phases import PhaseSearch
+from netverify.propagation import Propagation
+from netverify.specification import Box, Case, Constraint, Specification
+from netverify.witness import Witnesses
 
 
 def residual(seed: int, inputs: int, width: int, outputs: int) -> Graph:

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import torch
 import z3
+from files_of_mlps import network as network_of
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from tests.evalsuite.files_of_mlps import network as network_of
 from torch import nn
 from written import bench_of as written_bench
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.evalsuite.files_of_mlps import network as network_of
-from tests.evalsuite.files_of_mlps import property_of
+from files_of_mlps import network as network_of
+from files_of_mlps import property_of
 from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite import Verification, export_onnx, open_onnx, read_vnnlib, run_onnx, verify
 from evalsuite.cli import app
-from evalsuite.verification.proofs import check_proof
+from netverify.proofs import check_proof
 from tests.pipelines.smt_networks import absolute_file
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.evalsuite.files_of_mlps import network, property_of
+from files_of_mlps import network, property_of
 from torch import nn
 from typer.testing import CliRunner
 

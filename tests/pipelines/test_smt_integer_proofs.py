@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import files_of_mlps
 import numpy as np
 import onnx
 import pytest
@@ -20,12 +21,11 @@ from typer.testing import CliRunner
 
 from evalsuite import Verdict
 from evalsuite.cli import app
-from evalsuite.verification import integer_proofs
-from evalsuite.verification.integer_proofs import IntegerProofError, check_integer_proof
+from netverify import integer_proofs
+from netverify.integer_proofs import IntegerProofError, check_integer_proof
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.network import Query
 from pipelines.smt.integer.reading import read_integer_onnx
-from tests.evalsuite import files_of_mlps
 from tests.pipelines.integer_networks import in_runtime, random_box, violated, written
 from tests.pipelines.smt_networks import leaves_of
 

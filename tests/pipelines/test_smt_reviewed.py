@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from files_of_mlps import property_of
 from onnx import TensorProto, helper, numpy_helper
-from tests.evalsuite.files_of_mlps import property_of
 from torch import nn
 from typer.testing import CliRunner
 
@@ -312,7 +312,7 @@ def test_a_default_is_never_listed(tmp_path: Path) -> None:
 
 def test_no_proof_is_written_that_the_checker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     content, decided = alike()
-    monkeypatch.setattr("evalsuite.verification.proofs._WORK", 10)
+    monkeypatch.setattr("netverify.proofs._WORK", 10)
     with pytest.raises(ProofError, match="more than 10 products"):
         check_proof(proof_of(decided, content), content)
     with pytest.raises(Unsupported, match=r"refused by its checker: .*more than 10 products"):
@@ -328,7 +328,7 @@ def test_long_weights_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
         proof = proof_of(decided_of(content, ([1.0, 1.0], [2.0, 2.0])), content)
         # The least limit under which it is checked.
         for limit in range(8, 4000, 8):
-            monkeypatch.setattr("evalsuite.verification.proofs._WORK", limit)
+            monkeypatch.setattr("netverify.proofs._WORK", limit)
             try:
                 check_proof(proof, content)
             except ProofError:

@@ -18,7 +18,7 @@ from cases import slow
 from torch import nn
 
 from evalsuite import Network, Property, Unsupported, Verdict, export_onnx
-from evalsuite.verification.proofs import ProofError, check_proof
+from netverify.proofs import ProofError, check_proof
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine
 from pipelines.smt.proving import canonical, proof_of, proof_text

@@ -25,13 +25,13 @@ from typer.testing import CliRunner
 
 from evalsuite import LambdaGELU, Verdict
 from evalsuite.cli import app
-from evalsuite.verification import smooth_proofs
-from evalsuite.verification.smooth_proofs import (
+from lambda_gelu.activations import Swish
+from netverify import smooth_proofs
+from netverify.smooth_proofs import (
     SmoothProofError,
     check_smooth_proof,
     recompute_smooth_proof,
 )
-from lambda_gelu.activations import Swish
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read_curved, read_file

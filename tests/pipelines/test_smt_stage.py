@@ -23,8 +23,8 @@ from torch import nn
 from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
 from evalsuite.report.tables import comparison
 from evalsuite.testing import check_stage
-from evalsuite.verification.proofs import check_proof
-from evalsuite.verification.smooth_proofs import check_smooth_proof
+from netverify.proofs import check_proof
+from netverify.smooth_proofs import check_smooth_proof
 from pipelines.smt import MethodName, Smt
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import JOB_ENDS

@@ -27,8 +27,8 @@ from evalsuite import (
     Verdict,
     swap_to_relu,
 )
-from evalsuite.certificate import SwapCertificate
 from evalsuite.testing import check_stage
+from netverify.certificate import SwapCertificate
 from pipelines.smt import Smt
 from pipelines.swap_certificate import Certificate
 from pipelines.swap_certificate.measuring import Measurement

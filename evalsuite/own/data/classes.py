@@ -16,8 +16,9 @@ from functools import cached_property
 from typing import Any
 
 from evalsuite.contract import IGNORED
-from evalsuite.decimals import MISSING, is_decimal, other_spelling, without_hidden
+from evalsuite.decimals import MISSING, other_spelling, without_hidden
 from evalsuite.plugins import did_you_mean
+from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
 _SHOWN = 12  # classes that `check` names

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evalsuite.decimals import MISSING, is_decimal, other_spelling, with_units
+from evalsuite.decimals import MISSING, other_spelling, with_units
 from evalsuite.own.data.tables import Table, column
+from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
 _INFINITE = re.compile(r"[-+]?(inf|infinity|∞)", re.IGNORECASE)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.contract import IGNORED
-from evalsuite.decimals import MISSING, is_decimal
+from evalsuite.decimals import MISSING
 from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
 from evalsuite.plugins import did_you_mean
+from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 from opgraph.limits import check_size
 

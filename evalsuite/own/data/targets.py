@@ -15,11 +15,12 @@ from typing import Any, Literal
 import torch
 
 from evalsuite.contract import IGNORED, Task
-from evalsuite.decimals import is_decimal, other_spelling
+from evalsuite.decimals import other_spelling
 from evalsuite.own.data.arrays import coarse
 from evalsuite.own.data.classes import Classes, Naming, normal, of_numbers, of_texts
 from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
+from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
 Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]

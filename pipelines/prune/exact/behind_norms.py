@@ -16,8 +16,9 @@ from math import inf
 import torch
 from torch import fx, nn
 
-from evalsuite import UnitBounds, Unsupported
+from evalsuite import Unsupported
 from lambda_gelu import RELU, census
+from netverify.certificate import UnitBounds
 from opgraph.inputs import Inputs
 from opgraph.modules import in_modules
 from pipelines.prune.exact.layers import Hidden, Layers

@@ -9,7 +9,7 @@ from enum import Enum
 import torch
 from torch import nn
 
-from evalsuite import UnitBounds
+from netverify.certificate import UnitBounds
 from pipelines.prune.exact.layers import NUMBERS, Hidden, norm, weighted
 
 # What float32 weights say of a row is relative to it by about 1e-7; a remainder below is none.

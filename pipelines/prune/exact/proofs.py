@@ -11,7 +11,8 @@ from math import prod
 import torch
 from torch import nn
 
-from evalsuite import Unsupported, Verdict, certify_swap
+from evalsuite import Unsupported, Verdict
+from netverify.certificate import certify_swap
 from pipelines.prune.exact.behind_norms import never_positive
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import NUMBERS, norm, weighted

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from evalsuite import UnitBounds, Unsupported, preactivation_bounds
+from evalsuite import Unsupported
+from netverify.certificate import UnitBounds, preactivation_bounds
 from pipelines.prune.exact.kinds import Kind, Removal, removable
 from pipelines.prune.exact.layers import NORMS, NUMBERS, Hidden, Layers, norm, read_layers, weighted
 from pipelines.prune.size import keep

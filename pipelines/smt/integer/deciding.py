@@ -17,16 +17,11 @@ import numpy as np
 import onnx
 import torch
 
-from evalsuite import (
-    INTEGER_PROOF,
-    Answer,
-    Question,
-    Specification,
-    Unsupported,
-    Verdict,
-    Verification,
-    Witnesses,
-)
+from evalsuite import Unsupported, Verdict
+from netverify.integer_proofs import INTEGER_PROOF
+from netverify.question import Answer, Question, Verification
+from netverify.specification import Specification
+from netverify.witness import Witnesses
 from pipelines.smt.integer.bounds import Region, Tree, enter, margins
 from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
 from pipelines.smt.integer.reading import read_integer_onnx

@@ -14,19 +14,9 @@ import numpy as np
 import torch
 from onnxruntime import InferenceSession
 
-from evalsuite import (
-    Bench,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Property,
-    Unsupported,
-    Verdict,
-    certify_swap,
-    falsify,
-    float32_box,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, Verdict
+from netverify.certificate import certify_swap
+from netverify.falsifier import falsify, float32_box
 from opgraph.onnx_network import open_onnx
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.network import (

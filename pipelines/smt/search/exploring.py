@@ -22,7 +22,8 @@ from typing import ClassVar, Generic
 import numpy as np
 import torch
 
-from evalsuite import Branching, Carried, Dual, Parts
+from netverify.dual import Carried, Dual, Parts
+from netverify.phases import Branching
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.reduction import Phases, Reduced
 from pipelines.smt.search.program import Optimum, solve_vertex

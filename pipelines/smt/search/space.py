@@ -17,7 +17,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from evalsuite import Dual, Unsupported, dual_of_forms
+from evalsuite import Unsupported
+from netverify.dual import Dual, dual_of_forms
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Intervals
 from pipelines.smt.reduction import Layer, Phases, Reduced, least_values

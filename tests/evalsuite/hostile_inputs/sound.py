@@ -134,7 +134,7 @@ def proof() -> bytes:
     """A proof of the network, as `verify --proof` writes it; it says that an output stays below
     a million.
     """
-    from evalsuite.verification.cascade import verify
+    from netverify.cascade import verify
 
     with TemporaryDirectory() as name:
         folder = Path(name)

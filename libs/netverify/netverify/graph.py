@@ -1,0 +1,222 @@
+"""A network as a graph of few kinds of nodes on flat vectors: affine maps, scalar functions,
+maxima and products.
+
+Verifiers work on this graph: `onnx_reader` makes it of files, `propagation` and `dual` carry bounds
+through it. It is of one sample, in float64, and each kind of node has sound bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import torch
+
+from lambda_gelu.activations import Activation
+from netverify.linear import Linear
+from opgraph import graph as typed_graph
+
+STEEPEST = 128.0
+"""From here on exp(x) is written as exp(128) in a softmax, which changes a share by at most
+exp(-128).
+"""
+CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp": torch.exp,
+    "exp-of-softmax": lambda x: torch.exp(x.clamp(max=STEEPEST)),
+    "reciprocal": torch.reciprocal,
+    "rsqrt": torch.rsqrt,
+    "square": torch.square,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the
+    bias alone.
+
+    Where a graph stands for executions in float32 (see `executed`), a value may be off by
+    `rounding` times the sum of all magnitudes, plus `slack`.
+    """
+
+    maps: tuple[Linear, ...]
+    bias: torch.Tensor
+    rounding: float = 0.0
+    slack: float = 0.0
+
+    def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
+        total = self.bias
+        for map_, each in zip(self.maps, operands, strict=True):
+            total = total + map_(each)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A scalar activation, given by its row of traits at hardness 1, of each entry."""
+
+    traits: Activation
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.traits.value(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """Output i is the greatest of the entries windows[i].
+
+    `windows` (outputs, entries) holds -1 where a window reaches into the padding; none is all
+    padding.
+    """
+
+    windows: torch.Tensor
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The entries of each window, (..., outputs, entries), -inf for padding."""
+        taken = x[..., self.windows.clamp(min=0)]
+        return torch.where(self.windows >= 0, taken, -torch.inf)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.of(x).amax(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Convex:
+    """One of `CONVEX` of each entry, which in real arithmetic is at least `least`.
+
+    As far as what is capped is not capped: "exp-of-softmax" is convex up to `STEEPEST`.
+    """
+
+    name: str
+    least: float = -torch.inf
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return CONVEX[self.name](x)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """The nearest whole number of each entry, with the gradient of the identity: its own is 0,
+    which leads nowhere.
+    """
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (x.round() - x).detach()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps
+    one repeatedly.
+
+    In real arithmetic no product is beyond `most` in magnitude, whatever the network's input is.
+    """
+
+    left: Linear
+    right: Linear
+    most: float = inf
+
+    def __call__(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return self.left(first) * self.right(second)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """left(first) - right(second), the values of two related nodes whose operands differ by the
+    first value given.
+
+    `left` and `right` only choose entries, none of them twice. Where rows ask for entries of both
+    values, with opposite signs, they ask for what these differ by.
+    """
+
+    left: Linear
+    right: Linear
+
+    def __call__(
+        self, apart: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+    ) -> torch.Tensor:
+        return self.left(first) - self.right(second)
+
+
+Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with the name that errors give it, the values that its operation takes, and the
+    number of its outputs.
+    """
+
+    name: str
+    operation: Operation
+    sources: tuple[int, ...]
+    size: int
+
+    def renumbered(self, place: Callable[[int], int]) -> Node:
+        """The node with each of its sources moved to its place."""
+        return replace(self, sources=tuple(map(place, self.sources)))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Value 0 is the input, value i the output of `nodes[i - 1]`, all flat.
+
+    Args:
+        nodes: each takes earlier values only.
+        output: the value that is the network's output.
+        input_shape: as the file declares it, a free first dimension taken as 1.
+        output_shape: likewise.
+        input_name: of the file's input.
+        typed: as it was read, before it was written in these nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    output: int
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    input_name: str
+    typed: typed_graph.Graph | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def inputs(self) -> int:
+        """The number of entries of a flat input, the product of `input_shape`."""
+        return torch.Size(self.input_shape).numel()
+
+    @property
+    def outputs(self) -> int:
+        """The number of entries of a flat output, the product of `output_shape`."""
+        return torch.Size(self.output_shape).numel()
+
+    def values(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x;
+        differentiable.
+        """
+        found = [x]
+        for node in self.nodes:
+            found.append(
+                node.operation(*(found[source] for source in node.sources)).expand(len(x), -1)
+            )
+        return found
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x;
+        differentiable.
+        """
+        return self.values(x)[self.output]
+
+    def to(self, dtype: torch.dtype) -> Graph:
+        """The graph with coefficients of another dtype, to be called with inputs of that."""
+
+        def changed(operation: Operation) -> Operation:
+            if not isinstance(operation, Affine):
+                return operation
+            return replace(
+                operation,
+                maps=tuple(map_.to(dtype) for map_ in operation.maps),
+                bias=operation.bias.to(dtype),
+            )
+
+        return replace(
+            self,
+            nodes=tuple(replace(node, operation=changed(node.operation)) for node in self.nodes),
+        )

@@ -1,0 +1,535 @@
+"""Sound bounds of a graph over boxes: intervals forward, linear bounds backward (CROWN, arXiv
+1811.00866).
+
+Rows of coefficients are carried back from a value to the input: through an affine node by its
+transpose, through an activation by its lines, and at the input the box's ends decide. Each value's
+interval is the meet of what intervals and rows give. All is computed over a batch of boxes in
+float64, and what rounding can lose is subtracted: see `rounding`. What is bounded is the real
+function of the float32 weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from netverify import graph as flat
+from netverify.graph import Graph, Node
+from netverify.linear import Linear, Same, Scale
+from netverify.rounding import EPS, LARGEST, TINY, magnitude, units
+from netverify.scalar_lines import (
+    Chosen,
+    Middle,
+    bilinear,
+    convex,
+    difference,
+    is_piecewise_linear,
+    rounded_lines,
+    scalar_interval,
+    scalar_lines,
+)
+from opgraph.errors import Unsupported
+
+Interval = tuple[torch.Tensor, torch.Tensor]
+# Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
+_BLOCK = 2**21
+_GREATEST = 2.0**126  # of float32, with room for rounding
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBounds:
+    """Lower bounds of each row over each box: `value` (batch, rows), and the input's `coefficients`
+    (batch, rows, inputs) behind it.
+
+    `rounding` (batch or 1, rows) is what the value would be higher by, about, if nothing were
+    rounded in float32.
+    """
+
+    value: torch.Tensor
+    coefficients: torch.Tensor
+    rounding: torch.Tensor
+
+
+def _dot(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """(batch or 1, rows, units) by (batch or 1, units) -> (batch, rows)."""
+    if rows.shape[0] == 1:
+        return values @ rows[0].T
+    return (rows @ values[:, :, None])[..., 0]
+
+
+def _met(first: Interval, second: Interval) -> Interval:
+    return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
+
+
+def _minus(first: Interval, second: Interval) -> Interval:
+    """The interval of the difference, widened by its rounding."""
+    slack = 4 * EPS * (magnitude(*first) + magnitude(*second)) + TINY
+    return first[0] - second[1] - slack, first[1] - second[0] + slack
+
+
+class _Side(NamedTuple):
+    """One of the two values whose difference is followed: its number, its node's operation and
+    operand, and `map_`, the choice of its entries.
+    """
+
+    value: int
+    operation: flat.Operation
+    source: int
+    map_: Linear
+
+
+class Propagation:
+    """The bounds of all values of a graph over a batch of boxes.
+
+    Args:
+        graph: in float64.
+        lower: (batch, inputs) float64, finite.
+        upper: of the same shape, >= lower.
+        backward: whether intervals before activations are met with backward bounds; else intervals
+            alone.
+        check: called often; what it raises ends the computation. For deadlines.
+
+    Raises:
+        Unsupported: an activation without relaxation, or values beyond 1e100.
+        ValueError: an end that is NaN or infinite, or a reversed box.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        graph: Graph,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        *,
+        backward: bool = True,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not bool((lower.isfinite() & upper.isfinite()).all()):
+            raise ValueError("a box has an end that is NaN or infinite")
+        if not bool((lower <= upper).all()):
+            raise ValueError("a box is reversed: lower > upper")
+        self._graph, self._check = graph, check
+        self.intervals: list[Interval] = [(lower, upper)]
+        self._losses: list[torch.Tensor | None] = [None]
+        self._rounded: list[torch.Tensor | None] = [None]
+        self._lines: list[Middle | Chosen | None] = [None]
+        # Of each difference, where its planes lie nearer to each other than the lines of both
+        # activations.
+        self._nearer: dict[int, torch.Tensor] = {}
+        sharpened = {0}
+        for node in graph.nodes:
+            operation = node.operation
+            # 1. Before a node that is not affine, sharpen the intervals that its lines are made of.
+            # Of a difference that is what its operands differ by: they were sharpened for their own
+            # nodes.
+            asked = node.sources[:1] if isinstance(operation, flat.Difference) else node.sources
+            for source in () if not backward or isinstance(operation, flat.Affine) else asked:
+                if not self._follows(source, sharpened):
+                    self._sharpen(source, node)
+                sharpened.add(source)
+            # 2. Then find the node's own interval and lines.
+            self._enter(node)
+            check()
+
+    @property
+    def outputs(self) -> Interval:
+        """The output's interval, each end (batch, outputs)."""
+        return self.intervals[self._graph.output]
+
+    def loss(self, at: int) -> torch.Tensor:
+        """What rounding can lose of each output of an affine node, per unit of its coefficient,
+        (batch, outputs).
+        """
+        found = self._losses[at]
+        assert found is not None
+        return found
+
+    def rounding(self, at: int) -> torch.Tensor | None:
+        """The part of `loss` that is float32's, (batch, outputs); None where nothing is rounded
+        there.
+        """
+        return self._rounded[at]
+
+    def _enter(self, node: Node) -> None:
+        """Append what is known of a node's output by intervals."""
+        operation, given = node.operation, [self.intervals[source] for source in node.sources]
+        loss: torch.Tensor | None = None
+        rounded: torch.Tensor | None = None
+        lines: Middle | Chosen | None = None
+        # Affine nodes are carried back as they are, and need what rounding loses of them; all
+        # others are carried back by lines around them.
+        match operation:
+            case flat.Affine():
+                found, loss, rounded = self._through(operation, given)
+            case flat.Product():
+                found, lines = bilinear(operation, *given)
+            case flat.Convex():
+                found, lines = convex(operation, *given[0])
+            case flat.Rounded():
+                found, lines = rounded_lines(*given[0])
+            case flat.Difference():
+                found, lines = self._apart(len(self.intervals), node, operation)
+            case flat.Pointwise():
+                found, lines = (
+                    scalar_interval(operation.traits, *given[0]),
+                    scalar_lines(operation.traits, *given[0]),
+                )
+            case flat.Maximum():
+                low, high = given[0]
+                found, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
+        if not bool((magnitude(*found) <= LARGEST).all()):
+            raise Unsupported(f"node {node.name!r}: values beyond {LARGEST:g} are possible there")
+        self.intervals.append(found)
+        self._losses.append(loss)
+        self._rounded.append(rounded)
+        self._lines.append(lines)
+
+    def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
+        """Both values of a difference: which, what computes it of which operand, and the choice
+        of its entries.
+        """
+        maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
+        nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
+        return [_Side(value, of.operation, of.sources[0], map_) for value, of, map_ in nodes]
+
+    def _mapped(self, value: int, map_: Linear) -> Interval:
+        return map_(self.intervals[value][0]), map_(self.intervals[value][1])
+
+    def _apart(self, at: int, node: Node, operation: flat.Difference) -> tuple[Interval, Middle]:
+        sides, source = self._sides(node, operation), node.sources[0]
+        # 1. What the operands differ by is known in two ways: as a value of the graph, and from
+        # both of their intervals. Its interval is the meet.
+        x, y = given = [self._mapped(each.source, each.map_) for each in sides]
+        apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
+        # 2. Planes of f(x) - g(y) in x - y, x and y.
+        found, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
+        # 3. Compare how far apart, in the middle of the operands, the planes are, with what the
+        # lines of f and g lose each for itself. `_exchanged` follows the difference only where the
+        # planes are nearer.
+        alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
+        for side, (low, high), sign, spread in zip(
+            sides, given, (1, -1), lines.spreads[1:], strict=True
+        ):
+            own = self._lines[side.value]
+            assert isinstance(own, Middle)
+            alone = alone + side.map_(own.spreads[0]) * (low + high) / 2 + side.map_(own.loss)
+            joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
+        self._nearer[at] = joint < alone
+        return _met(found, _minus(*(self._mapped(each.value, each.map_) for each in sides))), lines
+
+    def _through(
+        self, affine: flat.Affine, given: list[Interval]
+    ) -> tuple[Interval, torch.Tensor, torch.Tensor | None]:
+        """The interval of an affine node, what of each output can be lost by rounding, and
+        float32's part of that.
+        """
+        # Interval arithmetic by centers and radii: A maps the centers, and |A|, in which nothing
+        # cancels, the radii.
+        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
+        size = center.abs()
+        radius = torch.zeros_like(size)
+        for map_, (low, high) in zip(affine.maps, given, strict=True):
+            absolute = map_.absolute()
+            center = center + map_((low + high) / 2)
+            radius = radius + absolute((high - low) / 2)
+            size = size + absolute(magnitude(low, high))
+            terms += map_.terms
+        # Backward, as many products with the bias are summed as there are outputs.
+        loss = units(terms) * size + units(len(affine.bias)) * affine.bias.abs() + TINY
+        rounded = None
+        if affine.rounding or affine.slack:
+            # Beyond float32 there is no bound.
+            rounded = (affine.rounding * size + affine.slack).masked_fill(
+                size > _GREATEST, torch.inf
+            )
+            loss = loss + rounded
+        return (center - radius - loss, center + radius + loss), loss, rounded
+
+    def _follows(self, value: int, sharpened: set[int]) -> bool:
+        """Whether its interval is what entries of a sharpened value make of theirs, which no
+        backward bound betters.
+
+        Nor does it better what one map makes of the input, whose entries are known to be free of
+        each other.
+        """
+        while value not in sharpened:
+            operation, sources = (
+                self._graph.nodes[value - 1].operation,
+                self._graph.nodes[value - 1].sources,
+            )
+            maps = operation.maps if isinstance(operation, flat.Affine) else ()
+            scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
+            if not scaled and not isinstance(operation, flat.Pointwise | flat.Rounded):
+                return False
+            (value,) = sources
+        return True
+
+    def _sharpen(self, value: int, user: Node) -> None:
+        """Meet a value's interval with its backward bounds, where its user gains by that."""
+        low, high = self.intervals[value]
+        operation = user.operation
+        # 1. Choose the entries whose lines would change: of ReLUs those that may be on or off, of
+        # differences those that are no known multiple, else all that are no single number.
+        if isinstance(operation, flat.Pointwise) and is_piecewise_linear(operation.traits):
+            wanted = ((low < 0) & (high > 0)).any(0)
+        elif isinstance(operation, flat.Difference):
+            wanted = self._bent(user, operation).any(0)
+        else:
+            wanted = (low < high).any(0)
+        chosen = torch.nonzero(wanted)[:, 0]
+        if value == 0 or not len(chosen):
+            return
+        # 2. Carry z_i and -z_i back, block by block, so that the coefficients of all boxes fit into
+        # memory.
+        low, high = low.clone(), high.clone()
+        per_block = max(1, _BLOCK // (len(low) * self._widest()) // 2)
+        for part in torch.split(chosen, per_block):
+            eye = torch.zeros(len(part), low.shape[1], dtype=torch.float64)
+            eye[torch.arange(len(part)), part] = 1.0
+            found = self.lower_bounds(torch.cat([eye, -eye]), value).value
+            low[:, part] = torch.maximum(low[:, part], found[:, : len(part)])
+            high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
+        self.intervals[value] = low, high
+
+    def _bent(self, node: Node, operation: flat.Difference) -> torch.Tensor:
+        """Where what the values differ by is no known multiple of what the operands do, (batch,
+        units) bool.
+        """
+        sides = self._sides(node, operation)
+        x, y = (self._mapped(side.source, side.map_) for side in sides)
+        rows = [
+            side.operation.traits for side in sides if isinstance(side.operation, flat.Pointwise)
+        ]
+        if any(map(is_piecewise_linear, rows)):
+            return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
+        return torch.minimum(x[0], y[0]) < torch.maximum(x[1], y[1])
+
+    def _widest(self) -> int:
+        return max([self._graph.inputs, *(node.size for node in self._graph.nodes)])
+
+    @torch.no_grad()
+    def lower_bounds(
+        self, rows: torch.Tensor, value: int | None = None, *, related: bool = True
+    ) -> LowerBounds:
+        """Lower bounds of rows times a value, by default the output, for each box.
+
+        Of the output they end at the input, or, where that is more, at an earlier value all of
+        whose paths meet in it.
+
+        Args:
+            rows: (rows, units), or (batch, rows, units) of each box.
+            value: which one.
+            related: whether what two activations differ by may be followed; else each is bounded
+                for itself.
+        """
+        start = self._graph.output if value is None else value
+        # Where a difference was followed, the bound may be better or worse than without. Both are
+        # sound: take the greater one, row by row.
+        known, met = self._carried(rows, start, related=related)
+        if not met:
+            return known
+        found, _ = self._carried(rows, start, related=False)
+        nearer = known.value > found.value
+        coefficients = torch.where(nearer[..., None], known.coefficients, found.coefficients)
+        return LowerBounds(torch.maximum(known.value, found.value), coefficients, found.rounding)
+
+    def _carried(
+        self, rows: torch.Tensor, start: int, *, related: bool
+    ) -> tuple[LowerBounds, bool]:
+        """Carry rows back from the value `start` to the input: by lines of each activation for
+        itself, or `related`, of what two differ by where rows ask for both.
+
+        The second result is whether any did.
+        """
+        met = False
+        pending: dict[int, torch.Tensor] = {start: rows if rows.ndim == 3 else rows[None]}
+        total = largest = lost = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
+        sooner, additions = torch.full_like(total, -torch.inf), 1
+        # From the last node to the first: turn the rows over a node's output into rows over its
+        # operands, and collect in `total` what that adds to the bound.
+        for at in range(start, 0, -1):
+            node = self._graph.nodes[at - 1]
+            # All paths meet in this value: its interval may give a better bound than the input.
+            if start == self._graph.output and pending.keys() == {at}:
+                sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
+            exchanged = self._exchanged(at, node, pending) if related else None
+            met |= exchanged is not None
+            asked = pending.pop(at, None)
+            if asked is None:
+                continue
+            pulled, constant = self._back(at, node, asked, related=related)
+            rounded = self.rounding(at)
+            lost = lost if rounded is None else lost + _dot(asked.abs(), rounded)
+            constant = constant if exchanged is None else constant + exchanged
+            for source, coefficients in pulled:
+                constant = constant + self._collect(pending, source, coefficients)
+            total = total + constant
+            largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
+            self._check()
+        # Rows over the input are left, of which the ends of the boxes decide.
+        asked = pending.get(
+            0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64)
+        )
+        found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
+        return LowerBounds(found, asked.expand(len(found), -1, -1), lost), met
+
+    @torch.no_grad()
+    def reach(self, row: torch.Tensor) -> torch.Tensor:
+        """How far each input moves row (units,) of the output if no two paths cancel, (batch,
+        inputs): a heuristic.
+        """
+        # Magnitudes of all coefficients are carried back, with the steeper line of each activation:
+        # nothing can cancel.
+        pending = {self._graph.output: row.abs().expand(len(self.intervals[0][0]), 1, -1)}
+        for at in range(self._graph.output, 0, -1):
+            asked = pending.pop(at, None)
+            if asked is None:
+                continue
+            node, lines = self._graph.nodes[at - 1], self._lines[at]
+            if isinstance(node.operation, flat.Affine):
+                maps = zip(node.sources, node.operation.maps, strict=True)
+                pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
+            elif isinstance(lines, Middle) and len(node.sources) == 1:
+                # The steeper of both lines, which are slope - spread and slope + spread.
+                steepest = lines.slopes[0].abs() + lines.spreads[0].abs()
+                pulled = [(node.sources[0], asked * steepest[:, None])]
+            else:  # of two networks' differences no branch asks
+                pulled = [
+                    (source, each.abs())
+                    for source, each in self._back(at, node, asked, related=True)[0]
+                ]
+            for source, coefficients in pulled:
+                pending[source] = (
+                    pending[source] + coefficients if source in pending else coefficients
+                )
+        return pending[0][:, 0] if 0 in pending else torch.zeros_like(self.intervals[0][0])
+
+    def _collect(
+        self, pending: dict[int, torch.Tensor], source: int, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Add rows to what is asked of `source`; what that sum can lose, (batch, rows)."""
+        known = pending.get(source)
+        pending[source] = rows if known is None else known + rows
+        if known is None:
+            return torch.zeros((), dtype=torch.float64)
+        return -units(rows.shape[-1]) * _dot(
+            known.abs() + rows.abs(), magnitude(*self.intervals[source])
+        )
+
+    def _back(
+        self, at: int, node: Node, asked: torch.Tensor, *, related: bool
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        """From rows over a node's output to those over its operands, and what is added to the
+        bound, (batch, rows).
+        """
+        operation, size = node.operation, asked.abs()
+        operands: list[tuple[int, Linear]] = [(source, Same()) for source in node.sources]
+        match operation:
+            case flat.Affine():
+                # The transpose of each map; the bias, less what rounding can lose, adds to the
+                # bound.
+                constant = -_dot(size, self.loss(at))
+                if bool(operation.bias.any()):
+                    constant = constant + _dot(asked, operation.bias[None])
+                return [
+                    (s, map_.pull(asked))
+                    for s, map_ in zip(node.sources, operation.maps, strict=True)
+                ], constant
+            case flat.Maximum():
+                return self._back_greatest(at, node.sources[0], asked)
+            case flat.Product():
+                operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
+            case flat.Difference() if related:
+                # By planes in x - y, x and y: the operands are those of the two values.
+                operands = [
+                    operands[0],
+                    *((side.source, side.map_) for side in self._sides(node, operation)),
+                ]
+            case flat.Difference():
+                # By its definition, the first value minus the second: each has lines of its own.
+                sides = zip(self._sides(node, operation), (1, -1), strict=True)
+                pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
+                return pulled, torch.zeros((), dtype=torch.float64)
+        # All else by the middle of its lines: p slope - |p| spread is the coefficient of each
+        # operand, whatever the sign of p (see `Middle`).
+        lines = self._lines[at]
+        assert isinstance(lines, Middle)
+        pulled = [
+            (
+                value,
+                map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)),
+            )
+            for (value, map_), slope, spread in zip(
+                operands, lines.slopes, lines.spreads, strict=True
+            )
+            if len(operands) == 1 or bool(slope.any() | spread.any())
+        ]
+        return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
+
+    def _back_greatest(
+        self, at: int, source: int, asked: torch.Tensor
+    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
+        lines = self._lines[at]
+        assert isinstance(lines, Chosen)
+        # A maximum is at least its entry `below`, for coefficients > 0, and at most the line over
+        # its entry `above`, for those < 0. Other entries of the window are asked for nothing.
+        up, down = asked.clamp(min=0), asked.clamp(max=0)
+        inputs = self.intervals[source][0].shape[1]
+        pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
+        for index, part in ((lines.below, up), (lines.above, down * lines.slope[:, None])):
+            moved = part.expand(*pulled.shape[:-1], -1)
+            pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
+        return [(source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
+
+    def _exchanged(
+        self, at: int, node: Node, pending: dict[int, torch.Tensor]
+    ) -> torch.Tensor | None:
+        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at
+        most one of them.
+
+        What that can lose, (batch, rows); None where there is nothing to exchange.
+        """
+        if not isinstance(node.operation, flat.Difference) or not pending.keys() >= {
+            *node.sources[1:]
+        }:
+            return None
+        sides = self._sides(node, node.operation)
+        p, q = (each.map_(pending[each.value]) for each in sides)
+        # 1. Here q is the coefficient of + y: where the signs of p and q differ, the rows ask for a
+        # difference. s is the part that both have, and moves to it.
+        opposite = (p * q < 0) & self._nearer[at][:, None]
+        shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
+        constant = self._collect(pending, at, shared)
+        # 2. What is left stays with each value; its subtraction is rounded.
+        for side, sign in zip(sides, (1, -1), strict=True):
+            pending[side.value] = rest = pending[side.value] - sign * side.map_.pull(shared)
+            constant = constant - units(rest.shape[-1]) * _dot(
+                rest.abs(), magnitude(*self.intervals[side.value])
+            )
+        return constant
+
+    def _ended(
+        self,
+        value: int,
+        asked: torch.Tensor,
+        total: torch.Tensor,
+        largest: torch.Tensor,
+        additions: int,
+    ) -> torch.Tensor:
+        """The sum of `total` and the least that the rows of a value are within its interval in each
+        box, (batch, rows).
+
+        Of so many additions each has rounded a sum of at most the magnitude `largest`.
+        """
+        # By the middle and the radius of the interval, which is widened by what the products lose.
+        lower, upper = self.intervals[value]
+        slack = units(lower.shape[1]) * magnitude(lower, upper)
+        least = (
+            _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        )
+        found = total + least
+        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
+        return torch.where(found.isnan(), -torch.inf, found)
