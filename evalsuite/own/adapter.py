@@ -4,6 +4,7 @@ is.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Task
+from evalsuite.own.cures import cure_of
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import line_of
 from evalsuite.tasks import Embedding
@@ -84,8 +86,8 @@ def adapted(
     already.
 
     A mapping becomes keyword arguments, a tuple positional ones. Without an `output`, of a mapping
-    that is returned `logits` are taken; of hidden states, where the task is an embedding, their
-    mean (`MEAN`).
+    or an object that is returned `logits` are taken, or the only tensor; of hidden states, where
+    the task is an embedding, their mean (`MEAN`).
 
     Args:
         module: the user's.
@@ -172,8 +174,7 @@ def _called(module: Adapted, example: Inputs) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         said = " ".join(str(error).split())[:300]
-        if "dtype" in said and any(not leaf.is_floating_point() for leaf in leaves(example)):
-            said += "; whole numbers are taken for tokens: give real ones as float32"
+        said = "; ".join(filter(None, (said, cure_of(module, example, error))))
         labels = (
             [f"{key} " for key in example]
             if isinstance(example, Mapping)
@@ -196,20 +197,43 @@ def _default(found: Any, task: Task | None) -> str:
     """The output where none is named. Raises OwnError: what is returned does not tell."""
     if isinstance(found, torch.Tensor):
         return ""
-    if isinstance(found, Mapping) and "logits" in found:
+    named = named_outputs(found)
+    if "logits" in named:
         return "logits"
-    if isinstance(task, Embedding) and isinstance(found, Mapping) and _STATE in found:
+    if isinstance(task, Embedding) and _STATE in named:
         return MEAN
+    # One tensor is the output, whatever it is wrapped in.
+    tensors = [name for name, each in named.items() if isinstance(each, torch.Tensor)]
+    if len(tensors) == 1:
+        return tensors[0]
     raise OwnError(f"the model: it returns {_kind(found)}, not a tensor{_choose(found)}")
 
 
-def _choose(found: Any) -> str:
+def named_outputs(found: Any) -> dict[str, Any]:
+    """What a network returns, by names: of a mapping its keys, of a dataclass or a named tuple its
+    fields, of a tuple or a list the numbers of its places; empty of anything else.
+    """
     if isinstance(found, Mapping):
-        names = [*found, *([MEAN] if _STATE in found else [])]
-        return f"; choose one by `output:` ({', '.join(map(str, names))})"
+        return {str(name): each for name, each in found.items()}
+    if dataclasses.is_dataclass(found) and not isinstance(found, type):
+        return {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+    if isinstance(found, tuple) and hasattr(found, "_fields"):
+        return dict(zip(found._fields, found, strict=True))
     if isinstance(found, (tuple, list)):
-        return f"; choose one by `output:`, an index below {len(found)}"
-    return "; choose an attribute of it by `output:`, or return a tensor"
+        return {str(place): each for place, each in enumerate(found)}
+    return {}
+
+
+def _choose(found: Any) -> str:
+    named = named_outputs(found)
+    if not named:
+        return "; choose an attribute of it by `output:`, or return a tensor"
+    names = [
+        f"{name} {tuple(each.shape)}" if isinstance(each, torch.Tensor) else name
+        for name, each in named.items()
+    ]
+    names += [MEAN] if _STATE in named else []
+    return f"; choose one by `output:` ({', '.join(names)})"
 
 
 def _picked(found: Any, output: str) -> Any:
@@ -227,3 +251,10 @@ def _picked(found: Any, output: str) -> Any:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
+
+
+def first_run(module: nn.Module, example: Inputs, inputs: tuple[str, ...] = ()) -> Any:
+    """What the user's module returns for a batch, in which lazy layers take their shapes. Raises
+    OwnError: see `adapted`.
+    """
+    return _called(Adapted(module, *_parts(example, inputs), ""), example)

@@ -191,9 +191,9 @@ def kept_recipe(asked: Asked, folder: Path) -> Recipe:
     return recipe
 
 
-def tried(asked: Asked, folder: Path) -> Iterator[str]:
+def tried(asked: Asked, folder: Path, time_limit: float = 60.0) -> Iterator[str]:
     """A line for each stage: what became of the baseline in it, on a few samples, in a process
-    of its own.
+    of its own that has so many seconds.
     """
     from evalsuite.recipe import parse_recipe
     from evalsuite.run.cache import Cache
@@ -202,7 +202,7 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
     from evalsuite.run.runner import run_recipe
 
     # 1. The same recipe on a few samples, without a search for a budget, in a cache of its own.
-    small = asked.miniature(_MINIATURE)
+    small = asked.miniature(_MINIATURE, time_limit)
     recipe = parse_recipe(small.text())
     executor, workers = processes(recipe)
     with without_search():
@@ -233,8 +233,8 @@ def _became(rows: pd.DataFrame) -> str:
     first = failed.iloc[0]
     if first.status == Status.TIMEOUT.value:
         return (
-            f"will run, but takes long: {first.reason} on {_MINIATURE} samples; give it a longer"
-            " time_limit"
+            f"was not seen to run: {first.reason} on {_MINIATURE} samples; `check --time-limit`"
+            " gives it longer"
         )
     return f"will not: {first.reason}"
 

@@ -63,6 +63,9 @@ def check(
     start: Start = "",
     set_: Set = None,
     stages: Stages = "all",
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For each stage on the few samples.")
+    ] = 60.0,
 ) -> None:
     """Look at your model and data, and say stage by stage: will run, or why not and the cure.
 
@@ -71,10 +74,14 @@ def check(
     """
     from evalsuite.own.assessing import tried
 
+    if not time_limit > 0:
+        raise typer.BadParameter(
+            f"must be > 0 seconds, got {time_limit}", param_hint="--time-limit"
+        )
     asked = _asked((model, data, task, weights, start, set_ or []), stages, search=False)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
-        stages_tried = tried(asked, Path(folder))
+        stages_tried = tried(asked, Path(folder), time_limit)
         while (line := _told(lambda: next(stages_tried, None))) is not None:
             say(line)
 

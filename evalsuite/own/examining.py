@@ -13,10 +13,12 @@ from torch import nn
 
 from evalsuite.contract import Data, Task
 from evalsuite.own.baseline import doubts, leaks
+from evalsuite.own.cures import cure_of
 from evalsuite.own.data.classes import Naming, whole_number
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
+from evalsuite.own.models import changes_of
 from evalsuite.own.own import Own, forget
 from evalsuite.own.preprocessing import misprepared
 from evalsuite.references import line_of
@@ -128,7 +130,8 @@ def _model(own: Own, module: nn.Module) -> str:
         return f"{module.path}: an ONNX file, output {module.output!r}"
     parameters = sum(parameter.numel() for parameter in module.parameters())
     named = getattr(module, "network", module)
-    return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
+    changes = "".join(f"; {change}" for change in changes_of(own.model_choice))
+    return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters{changes}"
 
 
 def _check_names(own: Own, module: nn.Module, data: Data) -> None:
@@ -279,10 +282,9 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(inputs))
         said = " ".join(str(error).split())[:200]
-        kind = type(error).__name__
-        raise OwnError(
-            f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}"
-        ) from error
+        told = f"{line_of(error)}the model fails on inputs of shape {shapes}"
+        cure = f"; {cure}" if (cure := cure_of(module, inputs, error)) else ""
+        raise OwnError(f"{told}: {type(error).__name__}: {said}{cure}") from error
 
 
 @torch.no_grad()

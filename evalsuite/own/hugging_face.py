@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.hugging_face_files import WEIGHTS, check_stored
+from evalsuite.own.prepared import converted
 from evalsuite.plugins import did_you_mean
 from opgraph.errors import OwnError
 
@@ -37,7 +38,7 @@ def load_hugging_face(
     or not finite.
     """
     from evalsuite.own.checkpoints import chosen, closest_alone, read_checkpoint
-    from evalsuite.own.models import check_weights
+    from evalsuite.own.models import check_weights, note_change
 
     try:
         import transformers
@@ -50,6 +51,11 @@ def load_hugging_face(
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
     with quiet(transformers), _told(model):
         config = transformers.AutoConfig.from_pretrained(place, **local)
+    stored = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    if stored != "float32":
+        config.dtype = "float32"
+        if start != "scratch" and not model.weights:
+            note_change(model, converted([stored]))
     kind = _kind(transformers, config, task, model.path)
     _configure(config, model, kind.__name__, classes, start)
     # 2. The module: with initial weights, with weights of a file, or with those of the folder.
@@ -130,6 +136,25 @@ def class_names(model: Model) -> tuple[str, ...]:
     return names_by_number(
         config.get("id2label"), by_name, f"the model: {model.path}: its config.json"
     )
+
+
+# What configurations call the number of positions; of the second kind some are before the first
+# token, as many as the number of the padding token and one.
+_POSITIONS = ("n_positions", "n_ctx", "max_seq_len", "max_position_embeddings")
+_PADDED = ("roberta", "camembert", "xlm-roberta", "longformer", "mpnet", "data2vec-text")
+
+
+def positions_of(model: Model) -> int | None:
+    """How many tokens a sample of a model `hf:...` may have, by its configuration; None where that
+    says nothing.
+    """
+    config = {**_configured(place_of(model.path)), **model.args}
+    count = next((config[name] for name in _POSITIONS if isinstance(config.get(name), int)), None)
+    if count is None:
+        return None
+    padded = str(config.get("model_type", "")) in _PADDED
+    usable = count - (int(config.get("pad_token_id") or 0) + 1) * padded
+    return usable if usable > 0 else None
 
 
 def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import model_validator
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from evalsuite.own.checkpoints import fitted, read_checkpoint
+from evalsuite.own.prepared import converted, prepared
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import blame, is_reference, resolve
 from evalsuite.resizing.description import all_sites, check_finite
@@ -126,7 +126,12 @@ class Model:
 
 
 def load_model(
-    model: Model, *, task: Task | None = None, classes: int | None = None, start: str
+    model: Model,
+    *,
+    task: Task | None = None,
+    classes: int | None = None,
+    start: str,
+    run: Callable[[nn.Module], object] | None = None,
 ) -> nn.Module:
     """The user's own module, freshly made; with its weights where it starts from them. Not adapted.
 
@@ -137,6 +142,7 @@ def load_model(
         task: what it is for: it decides which head a Hugging Face model has.
         classes: how many outputs the data ask for, None where that is not known.
         start: "scratch", "pretrained" or "trained".
+        run: calls a module on a batch of the data, where lazy layers need one.
 
     Raises:
         OwnError: it cannot be made so; the text names the culprit and the cure.
@@ -162,7 +168,7 @@ def load_model(
         return _finished(_from_timm(model, classes), model, start)
     if not is_reference(model.path):
         raise OwnError(f"the model: {model.path!r} names no model; {_HOW}")
-    make = _factory(model)
+    make = _factory(model, run)
     module = make()
     # Initial weights must come from torch's random state alone, so that each seed's network can
     # be made again.
@@ -172,9 +178,21 @@ def load_model(
 
 
 _REPEATED: set[Model] = set()  # what was shown to make the same twice, in this process
+# What was changed of modules and weights so that they can be measured, in this process.
+_CHANGED: dict[Model, dict[str, None]] = {}
 
 
-def _factory(model: Model) -> Callable[[], nn.Module]:
+def changes_of(model: Model) -> list[str]:
+    """What was changed of a model so that it can be measured, after it was loaded."""
+    return list(_CHANGED.get(model, ()))
+
+
+def note_change(model: Model, change: str) -> None:
+    """Remember a change for `changes_of`."""
+    _CHANGED.setdefault(model, {})[change] = None
+
+
+def _factory(model: Model, run: Callable[[nn.Module], object] | None) -> Callable[[], nn.Module]:
     # what is imported only once must not move the initial weights
     with torch.random.fork_rng(devices=[]):
         target, name = resolve(model.path, what="the model"), model.path.rpartition(":")[2]
@@ -201,11 +219,23 @@ def _factory(model: Model) -> Callable[[], nn.Module]:
             made = target(**model.args)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise blame(error, f"{name}()", model.path) from error
+        if not isinstance(made, nn.Module) or isinstance(made, torch.jit.ScriptModule):
+            raise _no_module(made, model.path)
+        made, changes = prepared(made, model.path, run)
+        for change in changes:
+            note_change(model, change)
         _check_module(made, model.path)
-        assert isinstance(made, nn.Module)
         return made
 
     return make
+
+
+def _no_module(made: Any, path: str) -> OwnError:
+    if isinstance(made, torch.jit.ScriptModule):
+        said = "a compiled ScriptModule; return the module before torch.jit.script"
+    else:
+        said = f"a {type(made).__name__}; it must return an nn.Module"
+    return OwnError(f"the model: {path} returns {said}")
 
 
 def _check_arguments(target: Callable[..., Any], model: Model) -> None:
@@ -221,27 +251,13 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
         raise OwnError(f"the model: {model.path}: {error}{hint}") from error
 
 
-def _check_module(made: Any, path: str) -> None:
+def _check_module(made: nn.Module, path: str) -> None:
     # What variants do to a module, in the order in which it would fail: change layers, train,
-    # build with given sizes, copy.
-    if isinstance(made, torch.jit.ScriptModule):
-        raise OwnError(
-            f"the model: {path} returns a compiled ScriptModule; return the module before"
-            " torch.jit.script"
-        )
-    if not isinstance(made, nn.Module):
-        raise OwnError(
-            f"the model: {path} returns a {type(made).__name__}; it must return an nn.Module"
-        )
-    parameters = list(made.named_parameters())
-    if not parameters:
+    # copy.
+    if not list(made.parameters()):
         raise OwnError(
             f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be"
             " trained"
-        )
-    if lazy := [name for name, each in parameters if is_lazy(each)]:
-        raise OwnError(
-            f"the model: {path}: {lazy[0]} has no shape yet; write its size instead of a lazy layer"
         )
     try:
         duplicate(made)
@@ -279,7 +295,8 @@ def _digest(module: nn.Module) -> str:
 
 def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
     if model.weights:
-        load_weights(module, model.weights, model.weights_key)
+        for kind in load_weights(module, model.weights, model.weights_key):
+            note_change(model, converted([kind]))
     elif start != "scratch":
         if model.path.startswith("timm:"):
             raise OwnError(
@@ -296,13 +313,11 @@ def _from_timm(model: Model, classes: int | None) -> nn.Module:
         import timm
     # it imports torchvision, which raises errors of its own where it does not fit torch
     except Exception as error:
-        cure = (
-            "pip install timm"
-            if isinstance(error, ModuleNotFoundError)
-            else "install a torchvision of your torch"
-        )
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        cure = f"pip install {absent}" if absent == "timm" else _torchvision()
+        said = " ".join(str(error).split())[:200]
         raise OwnError(
-            f"the model: {model.path} needs timm, which cannot be imported ({error}): {cure}"
+            f"the model: {model.path} needs timm, which cannot be imported ({said}): {cure}"
         ) from error
     if not timm.is_model(name):
         raise OwnError(f"the model: timm has no {name!r}{did_you_mean(name, timm.list_models())}")
@@ -316,15 +331,33 @@ def _from_timm(model: Model, classes: int | None) -> nn.Module:
     return module
 
 
-def load_weights(module: nn.Module, file: str, key: str = "") -> None:
-    """Give `module` the weights in `file`, in place: all of its own, and no others. Raises
-    OwnError: there is no such file, it is no safetensors file or a pickle of more than tensors, its
-    tensors are not the module's, or some are NaN or infinite; the text names the first of them.
-    `key`: see `fitted`.
+def _torchvision() -> str:
+    """How to install the torchvision that belongs to this torch: 0.15 to 2.0, 0.16 to 2.1, ..."""
+    major, minor = torch.__version__.split(".")[:2]
+    wanted = f'"torchvision==0.{int(minor) + 15}.*"' if major == "2" else "torchvision"
+    return (
+        f"timm needs the torchvision of torch {torch.__version__}: pip install {wanted}, from the"
+        " index that torch is from"
+    )
+
+
+def load_weights(module: nn.Module, file: str, key: str = "") -> list[str]:
+    """Give `module` the weights in `file`, in place: all of its own, and no others. Return the
+    kinds of real numbers in the file that the module has not, by their names. Raises OwnError:
+    there is no such file, it is no safetensors file or a pickle of more than tensors, its tensors
+    are not the module's, or some are NaN or infinite; the text names the first of them. `key`: see
+    `fitted`.
     """
     tensors = fitted(module, read_checkpoint(Path(file).expanduser()), str(file), key)
+    own = {name: each.dtype for name, each in module.state_dict().items()}
     module.load_state_dict(tensors)
     check_weights(module, file)
+    others = {
+        str(each.dtype).removeprefix("torch.")
+        for name, each in tensors.items()
+        if each.is_floating_point() and each.dtype != own[name]
+    }
+    return sorted(others)
 
 
 def check_weights(module: nn.Module, file: str) -> None:

@@ -20,7 +20,8 @@ from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, source_of
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
-from evalsuite.own.hugging_face import class_names, names_by_number, place_of
+from evalsuite.own.data.source import USUAL_LENGTH
+from evalsuite.own.hugging_face import class_names, names_by_number, place_of, positions_of
 from evalsuite.own.models import Model
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.sources import default_folder
@@ -201,18 +202,32 @@ class Own(Budget):
             from opgraph.onnx_network import OnnxNetwork
 
             return OnnxNetwork(Path(self.model_choice.path), self.output or None)
-        return self.adapted(
-            self.unadapted(), _data(self).train.first(2) if example is None else example
-        )
+        example = _data(self).train.first(2) if example is None else example
+        return self.adapted(self.unadapted(example), example)
 
-    def unadapted(self) -> nn.Module:
-        """The user's model as it was made, with its weights loaded."""
+    def unadapted(self, example: Inputs | None = None) -> nn.Module:
+        """The user's model as it was made, with its weights loaded; lazy layers take their shapes
+        from the example, or from the data.
+        """
+        from evalsuite.own.adapter import first_run
         from evalsuite.own.models import load_model
 
         task = self.task_chosen()
         # Of an embedding the model itself may give the targets, and so their width.
         classes = None if isinstance(task, Embedding) else _data(self).classes
-        return load_model(self.model_choice, task=task, classes=classes, start=self.start)
+        if example is None and classes is not None:
+            example = _data(self).train.first(2)
+
+        def run(module: nn.Module) -> object:
+            return first_run(module, example, self.inputs)  # type: ignore[arg-type]
+
+        return load_model(
+            self.model_choice,
+            task=task,
+            classes=classes,
+            start=self.start,
+            run=None if example is None else run,
+        )
 
     def adapted(self, module: nn.Module, example: Inputs) -> nn.Module:
         """The user's model as a network that takes one batch, such as the example, and gives one
@@ -312,13 +327,26 @@ def _data(own: Own) -> Data:
         return original[0](inputs)  # type: ignore[no-any-return]
 
     digest = own.fingerprint()
+    source, notes = _of_length(own)
     with torch.random.fork_rng(devices=[]):
         originals = Originals(_told_apart(own, digest), outputs_of)
         data = read_data(
-            own.data_choice, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
+            source, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
         )
     originals.keep()
-    return replace(data, fingerprint=digest)
+    return replace(data, fingerprint=digest, notes=(*data.notes, *notes))
+
+
+def _of_length(own: Own) -> tuple[Source, tuple[tuple[str, str], ...]]:
+    """The data with samples no longer than the model has positions, where no length is given; and
+    what to say of it.
+    """
+    source = own.data_choice
+    positions = positions_of(own.model_choice) if own.model_choice.path.startswith("hf:") else None
+    if source.length or positions is None or positions >= USUAL_LENGTH:
+        return source, ()
+    told = ("length", f"at most {positions} tokens a sample, as many as the model has positions")
+    return replace(source, length=positions), (told,)
 
 
 def _naming(own: Own) -> Naming:

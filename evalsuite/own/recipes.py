@@ -176,16 +176,16 @@ class Asked:
                 )
         return found
 
-    def miniature(self, samples: int) -> Asked:
+    def miniature(self, samples: int, time_limit: float) -> Asked:
         """A small version of this assessment, to see whether it runs at all: few samples, one
-        epoch, little time.
+        epoch, so many seconds for each job.
         """
         source = self.own["data"]
         source = {"path": source} if isinstance(source, str) else dict(source)
         small = {**source, "limit": min(samples, int(source.get("limit") or samples))}
         own = {**self.own, "data": small, "epochs": 1}
         return replace(
-            self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=60.0
+            self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=time_limit
         )
 
 

@@ -20,6 +20,7 @@ from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
 from evalsuite.own.checkpoints import read_checkpoint
 from evalsuite.own.models import load_weights
+from evalsuite.own.prepared import prepared
 from evalsuite.resizing.files import parsed_json, tensor_bytes
 from lambda_gelu.activations.census import built_with
 from lambda_gelu.activations.recognition import known
@@ -62,7 +63,7 @@ class _Replaced(BaseModel):
 
     `biases` are those that a repair gave to layers without one; `places` are (path, channels,
     dimension); `example` is the key, shape and dtype of each part of a batch, where a run is needed
-    to find the places.
+    to find the places; `batch` is that always, for layers that take their shapes from it.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -75,6 +76,7 @@ class _Replaced(BaseModel):
     biases: list[str]
     call: _Call | None
     example: list[tuple[int | str | None, list[int], str]] | None
+    batch: list[tuple[int | str | None, list[int], str]] | None = None
 
 
 def save_own(
@@ -262,6 +264,7 @@ def _described(
         biases=biases,
         call=call,
         example=None if own.example is None else parts,
+        batch=parts,
     )
 
 
@@ -275,13 +278,19 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
             f"{weights}: is missing, or was changed since it was saved; save the model again"
         )
     # 2. The user's module with these weights, and biases that a repair added.
-    module = make()
+    call = noted.call
+
+    def run(module: nn.Module) -> object:
+        keys, names = (tuple(call.keys), tuple(call.names)) if call is not None else ((), ())
+        with torch.no_grad():
+            return Adapted(module.eval(), keys, names, "")(_example(noted.batch or []))
+
+    module, _ = prepared(make(), "make()", run if noted.batch else None)
     if noted.biases:
         tensors = read_checkpoint(weights)[""]
         _add_biases(module, {name: tensors[name] for name in noted.biases})
     load_weights(module, str(weights))
     # 3. Called as it was, and with the activations in the same places.
-    call = noted.call
     network = (
         module
         if call is None

@@ -68,12 +68,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "another width of inputs": (
         layers(inputs=5),
         {},
-        "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 shapes cannot be multiplied (2x3 and 5x8)",
+        "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 shapes cannot be multiplied (2x3 and 5x8); its Linear '0' takes 5 values, and gets 3: choose the columns that it was made for by `data.features`, or make it for 3, as nn.LazyLinear does by itself",
     ),
     "bytes for real numbers": (
         layers(),
         {"x": np.arange(180, dtype=np.uint8).reshape(60, 3)},
-        "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 must have the same dtype, but got Long and Float; whole numbers are taken for tokens: give real ones as float32",
+        "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 must have the same dtype, but got Long and Float; its Linear '0' takes float32, and gets int64: whole numbers are taken for tokens: give real ones as float32",
     ),
     "labels beyond the outputs": (
         layers(),

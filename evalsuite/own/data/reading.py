@@ -20,7 +20,7 @@ from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
-from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
+from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
 from evalsuite.own.data.texts import (
@@ -72,6 +72,7 @@ def read_data(
     """
     naming = naming or Naming()
     naming = replace(naming, chosen=source.labels, order=source.order or naming.order)
+    source = replace(source, length=source.length or USUAL_LENGTH)
     with nullcontext() if source.is_function else reading(source.path):
         return _data(source, task, tokenizer, targets_of, naming)
 

@@ -29,6 +29,7 @@ _KINDS = {
     "string_type": "text",
     "tuple_type": "a list",
 }
+USUAL_LENGTH = 128  # tokens of a sample
 _LARGEST = 4096  # pixels of a side, as float32 200 MB an image
 _ROOM = 0.9  # what calibration, validation and test may take together
 
@@ -61,7 +62,7 @@ class Source:
             eighth, too), or `my.py:augment`, a function of a batch of inputs and a torch.Generator.
         tokenizer: a folder of Hugging Face's, a tokenizer.json, or "bytes". By default the model's.
         length: tokens of one sample: a window of a language model, or where other texts are cut and
-            padded to.
+            padded to. By default 128, or as many as the configuration of the model has positions.
         calibration: the share of the training part to calibrate with, at most 512 samples.
         validation: the share of the training part to validate by, where no such part is given.
         test: the share of the training part to test on, where no such part is given.
@@ -86,7 +87,7 @@ class Source:
     std: tuple[float, ...] = ()
     augment: str = ""
     tokenizer: str = ""
-    length: int = 128
+    length: int = 0
     calibration: float = 0.1
     validation: float = 0.1
     test: float = 0.2
@@ -109,7 +110,7 @@ class Source:
             )
         # 2. Whole numbers and choices.
         for name, lowest in (("length", 2), ("limit", 0)):
-            if getattr(self, name) < lowest:
+            if getattr(self, name) and getattr(self, name) < lowest:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
         if len(set(self.labels)) < len(self.labels):
             raise OwnError(f"data.labels: a name is given twice, got {list(self.labels)}")
