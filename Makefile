@@ -5,7 +5,7 @@ BIN := .venv/bin
 PINS := $(shell $(PYTHON) -c "import sys; print('--constraint constraints.txt' if sys.version_info >= (3, 11) else 'torch==2.13.0')")
 
 # In the order in which they build on each other.
-LIBS := lambda_gelu opgraph netverify
+LIBS := lambda_gelu opgraph netverify intnet
 
 .PHONY: setup demo test test-slow lint docs bench clean
 

@@ -144,8 +144,8 @@ def integers() -> Iterator[Figure]:
     """
     from threadpoolctl import threadpool_limits
 
-    from pipelines.quantize.integer.execution import Executor
-    from pipelines.quantize.integer.lowering import lower
+    from intnet.execution import Executor
+    from pipelines.quantize.lowering import lower
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.treatment import quantize
 
@@ -231,7 +231,7 @@ def lowered() -> Iterator[Figure]:
     """
     from torch import nn
 
-    from pipelines.quantize.integer.lowering import lower
+    from pipelines.quantize.lowering import lower
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.treatment import quantize
 

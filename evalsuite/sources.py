@@ -21,7 +21,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-OURS = ("evalsuite", "pipelines", "lambda_gelu", "opgraph", "netverify")
+OURS = ("evalsuite", "pipelines", "lambda_gelu", "opgraph", "netverify", "intnet")
 # folders that a user's file put on the path: only a process that has loaded it finds them
 ADDED: set[Path] = set()
 

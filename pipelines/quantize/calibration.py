@@ -12,9 +12,9 @@ from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
 from evalsuite import Unsupported
+from intnet.threads import one_thread
 from opgraph.inputs import Inputs, leaves
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
 Calibration = Literal["percentile", "max", "mse"]

@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from evalsuite import Unsupported
+from intnet.threads import one_thread
 from opgraph.inputs import Inputs
 from pipelines.quantize.calibration import Calibration, check_inputs
 from pipelines.quantize.migration import migratable
 from pipelines.quantize.placement import Scheme, place
 from pipelines.quantize.sensitivity import Reference
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.treatment import Treatment, Trial, Tuned, attempt, halves, treat
 
 STRENGTHS = (0.5, 0.65, 0.8, 0.9)

@@ -32,20 +32,20 @@ from evalsuite import (
     steady_latency,
     timing_inputs,
 )
-from opgraph.deployment import run_onnx
-from opgraph.onnx_network import open_onnx
-from pipelines.quantize.integer.agreement import IntegerAgreement, compare
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import Integers, Rounding
-from pipelines.quantize.integer.lowering import Smooth, lower
-from pipelines.quantize.integer.network import (
+from intnet.execution import Executor
+from intnet.grids import Integers, Rounding
+from intnet.network import (
     IntegerNetwork,
     count_operations,
     prove_ranges,
     write_integer_onnx,
 )
-from pipelines.quantize.integer.operation import Sum
-from pipelines.quantize.integer.pointwise import Table
+from intnet.operation import Sum
+from intnet.pointwise import Table
+from opgraph.deployment import run_onnx
+from opgraph.onnx_network import open_onnx
+from pipelines.quantize.integer_agreement import IntegerAgreement, compare
+from pipelines.quantize.lowering import Smooth, lower
 from pipelines.quantize.tracing import at_a_time
 
 _OBSERVED = 100  # samples whose accumulators are looked at, at most: every tensor is kept

@@ -30,6 +30,7 @@ from evalsuite import (
     scores,
     worsening,
 )
+from intnet.grids import Rounding
 from lambda_gelu import fold_hardness
 from opgraph.deployment import run_onnx
 from opgraph.inputs import Inputs, leaves
@@ -37,7 +38,6 @@ from opgraph.onnx_network import open_onnx
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.choosing import RANGES, choose
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe
-from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import search
 from pipelines.quantize.onnx_file import measure_file

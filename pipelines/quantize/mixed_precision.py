@@ -25,10 +25,10 @@ import numpy as np
 from torch import fx
 
 from evalsuite import Direction, Metric
+from intnet.threads import one_thread
 from opgraph.inputs import Inputs
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.sensitivity import Make, Reference, layers_of
-from pipelines.quantize.threads import one_thread
 
 WIDTHS = (8, 6, 4, 3, 2)
 FULL_WIDTH = 8

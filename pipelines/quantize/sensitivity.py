@@ -16,10 +16,10 @@ import torch
 from torch import fx, nn
 
 from evalsuite import Direction, Metric, Unsupported
+from intnet.threads import one_thread
 from opgraph.inputs import Inputs, leaves, mapped
 from pipelines.quantize.kinds import FLOAT_COMPUTE
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
 _CHUNK = 1000  # samples at a time: bounds the memory

@@ -14,9 +14,9 @@ from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
 from evalsuite import Bench, Direction, Metric, Unsupported, mean_loss
+from intnet.threads import one_thread
 from pipelines.quantize.calibration import check_grid, check_ranges
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kernel_of
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import at_a_time
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from evalsuite import Unsupported
+from intnet.threads import one_thread
 from opgraph.inputs import Inputs, leaves, mapped
 from pipelines.quantize.calibration import (
     Calibration,
@@ -37,7 +38,6 @@ from pipelines.quantize.placement import (
     place,
 )
 from pipelines.quantize.sensitivity import Reference
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.weights import Products, WeightRounding, equalize, round_weights
 

@@ -181,12 +181,14 @@ LIBRARIES = {
     # what each library imports besides the standard library and itself
     "lambda_gelu": {"torch", "numpy"},
     "opgraph": {"lambda_gelu", "torch", "numpy", "onnx", "onnxruntime", "google"},
+    "intnet": {"lambda_gelu", "opgraph", "torch", "numpy", "onnx", "onnxruntime"},
     "netverify": {"lambda_gelu", "opgraph", "torch", "numpy", "scipy", "onnx", "onnxruntime"},
 }
 EXTRAS = {
     "lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"},
     "opgraph": set(),
     "netverify": {"z3"},
+    "intnet": set(),
 }
 
 

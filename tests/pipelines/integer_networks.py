@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from evalsuite import GELU, open_onnx
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
-from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Requantize
-from pipelines.quantize.integer.smooth import make_table
+from intnet.grids import INPUT, Dyadic, Grid, Rounding
+from intnet.layers import Linear
+from intnet.network import IntegerNetwork, write_integer_onnx
+from intnet.operation import Operation
+from intnet.pointwise import Requantize
+from intnet.smooth import make_table
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.network import Query
 

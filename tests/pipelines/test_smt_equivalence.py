@@ -12,10 +12,10 @@ from torch import nn
 from written import mlp
 
 from evalsuite import Network, Property, Unsupported, Verdict
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid
-from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
-from pipelines.quantize.integer.pointwise import Requantize
+from intnet.grids import INPUT, Dyadic, Grid
+from intnet.layers import Linear
+from intnet.network import IntegerNetwork, write_integer_onnx
+from intnet.pointwise import Requantize
 from pipelines.smt.integer.measuring import SameClass, _float_class_proven
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.reading import read_integer_onnx

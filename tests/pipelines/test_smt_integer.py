@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Bench, Network, Unsupported, Verdict
-from pipelines.quantize.integer.grids import Rounding
+from intnet.grids import Rounding
 from pipelines.smt import Smt
 from pipelines.smt.integer import bounds
 from pipelines.smt.integer.deciding import decide

@@ -19,16 +19,16 @@ from torch import fx, nn
 from written import Written
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
+from intnet.execution import Executor
+from intnet.grids import Rounding
+from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from intnet.network import write_integer_onnx
+from intnet.operation import Operation
+from intnet.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from lambda_gelu.activations.quick_gelu import QuickGELU
 from pipelines.quantize.calibration import calibrate
-from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import Rounding
-from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.network import write_integer_onnx
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
+from pipelines.quantize.integer_agreement import TIE, _disagreement, compare
+from pipelines.quantize.lowering import lower
 from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 

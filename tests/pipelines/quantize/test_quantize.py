@@ -33,10 +33,10 @@ from evalsuite import (
 )
 from evalsuite.run.making import make_bench
 from evalsuite.workloads.digits import DigitsMLP
+from intnet.layers import Linear
+from intnet.pointwise import Requantize
 from pipelines.quantize import Quantize
-from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.pointwise import Requantize
+from pipelines.quantize.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.qcdq import export_qcdq

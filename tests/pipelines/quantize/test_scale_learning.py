@@ -18,8 +18,8 @@ from torch import fx, nn
 
 from evalsuite import Bench, Network, Unsupported, fold_hardness
 from pipelines.quantize import Quantize
-from pipelines.quantize.integer.agreement import compare
-from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer_agreement import compare
+from pipelines.quantize.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by
 from pipelines.quantize.placement import (
     COMPUTE,

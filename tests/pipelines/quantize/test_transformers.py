@@ -25,10 +25,10 @@ from evalsuite import (
 )
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
+from intnet.layers import Linear
 from pipelines.quantize import Quantize
-from pipelines.quantize.integer.agreement import compare
-from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.lowering import lower
+from pipelines.quantize.integer_agreement import compare
+from pipelines.quantize.lowering import lower
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.tracing import Add, at_a_time, trace
 from pipelines.quantize.treatment import Treatment, treat

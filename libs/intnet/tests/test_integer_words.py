@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from integer_layers import GRID, exact, inputs, network, rescaled, residual, run_nodes
 from onnx import helper
 
-from evalsuite import open_onnx
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
-from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.pointwise import Add
-from pipelines.quantize.integer.smooth import make_polynomial
+from intnet.grids import INPUT, Dyadic, Grid, Rounding
+from intnet.layers import Linear
+from intnet.network import IntegerNetwork, write_integer_onnx
+from intnet.onnx_nodes import Nodes, Tensor
+from intnet.pointwise import Add
+from intnet.smooth import make_polynomial
+from opgraph.onnx_network import open_onnx
 
 WIDE = Grid(1.0, -3, -(2**15), 2**15 - 1)
 REACHES = st.integers(1, 28).map(lambda bits: 2**bits - 1)

@@ -20,11 +20,8 @@ import torch
 from torch import nn
 
 import opgraph
-from evalsuite import Unsupported
-from opgraph import moving
-from opgraph import operations as ops
-from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding
-from pipelines.quantize.integer.holding import (
+from intnet.grids import Grid, Integers, OnGrid, Rounding
+from intnet.holding import (
     COARSE,
     FINE,
     Added,
@@ -39,11 +36,11 @@ from pipelines.quantize.integer.holding import (
     needed,
     product_of,
 )
-from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.layers import Arrange, MaxPool, SumPool
-from pipelines.quantize.integer.network import prove_operations
-from pipelines.quantize.integer.operation import Operation, Span
-from pipelines.quantize.integer.transformer import (
+from intnet.islands import Island
+from intnet.layers import Arrange, MaxPool, SumPool
+from intnet.network import prove_operations
+from intnet.operation import Operation, Span
+from intnet.transformer import (
     NORM_BITS,
     QUOTIENT_BITS,
     Divide,
@@ -53,6 +50,9 @@ from pipelines.quantize.integer.transformer import (
     Product,
     SumOver,
 )
+from opgraph import moving
+from opgraph import operations as ops
+from opgraph.errors import Unsupported
 
 _FACTOR = 15  # bits of a factor, so that two of them are accumulators of 32
 _DRAWN = 32  # samples on which a part is compared with its float form

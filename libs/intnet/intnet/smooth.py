@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evalsuite import Unsupported
+from intnet.grids import Dyadic, Grid
+from intnet.pointwise import Polynomial, Table
 from lambda_gelu import GELU, Activation
-from pipelines.quantize.integer.grids import Dyadic, Grid
-from pipelines.quantize.integer.pointwise import Polynomial, Table
+from opgraph.errors import Unsupported
 
 _A, _B = -0.2888, -1.769
 """erf(y) is about sign(y) (a (min(|y|, -b) + b)^2 + 1): arXiv 2101.01321, equation 8."""

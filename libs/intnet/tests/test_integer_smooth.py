@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from evalsuite import GELU, LAMBDA_GELU, Unsupported
+from intnet.grids import Grid, Rounding
+from intnet.pointwise import Polynomial
+from intnet.smooth import make_polynomial, make_table, smooth_input_grid
+from lambda_gelu.activations import GELU, LAMBDA_GELU
 from lambda_gelu.activations.elu import ELU
 from lambda_gelu.activations.gates import HARD_SIGMOID, SIGMOID, TANH
 from lambda_gelu.activations.leaky import LEAKY_RELU
 from lambda_gelu.activations.relu6 import RELU6
 from lambda_gelu.activations.silu import SILU
-from pipelines.quantize.integer.grids import Grid, Rounding
-from pipelines.quantize.integer.pointwise import Polynomial
-from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
+from opgraph.errors import Unsupported
 
 # an odd numerator: no multiple of the inputs' scales below is a tie
 OUTPUT = Grid(0.0217, 9, 0, 255)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from pipelines.quantize.integer.grids import HIGH_BITS, Dyadic, Grid, Integers, Rounding, Shape
-from pipelines.quantize.integer.onnx_words import FLOAT32_BITS, TooWide, Word, Words
+from intnet.grids import HIGH_BITS, Dyadic, Grid, Integers, Rounding, Shape
+from intnet.onnx_words import FLOAT32_BITS, TooWide, Word, Words
 
 _RAISE = 2**63
 _NEWTON = 6  # 1, 1/4, 1/40, 3e-4, 5e-8, 1e-15: below 2^-31 after five

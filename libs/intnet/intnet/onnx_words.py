@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import HIGH_BITS, Dyadic, Integers, Rounding
+from intnet.grids import HIGH_BITS, Dyadic, Integers, Rounding
 
 if TYPE_CHECKING:
-    from pipelines.quantize.integer.onnx_nodes import Nodes
+    from intnet.onnx_nodes import Nodes
 
 WORD_BITS = 15
 FLOAT32_BITS = 24

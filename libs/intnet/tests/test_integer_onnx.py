@@ -19,8 +19,7 @@ from integer_layers import GRID, exact, residual, run_nodes, same
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from evalsuite import GELU, Unsupported
-from pipelines.quantize.integer.grids import (
+from intnet.grids import (
     GREATEST_SHIFT,
     INPUT,
     Dyadic,
@@ -29,19 +28,21 @@ from pipelines.quantize.integer.grids import (
     rescale,
     shift_right,
 )
-from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import (
+from intnet.islands import Island
+from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from intnet.network import (
     IntegerNetwork,
     count_operations,
     float_tensors,
     shapes,
     write_integer_onnx,
 )
-from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
-from pipelines.quantize.integer.smooth import make_polynomial, make_table
+from intnet.onnx_nodes import Nodes
+from intnet.operation import Operation
+from intnet.pointwise import Add, Rectify, Requantize
+from intnet.smooth import make_polynomial, make_table
+from lambda_gelu.activations import GELU
+from opgraph.errors import Unsupported
 
 BYTE = Grid(0.05, 77, 0, 255)
 

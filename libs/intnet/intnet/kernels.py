@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from pipelines.quantize.integer.grids import Grid, Integers, Rounding
+from intnet.grids import Grid, Integers, Rounding
 
 if TYPE_CHECKING:
-    from pipelines.quantize.integer.operation import Operation, Span, Sum
+    from intnet.operation import Operation, Span, Sum
 
 
 Padding = Sequence[tuple[int, int]]

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipelines.quantize.integer.grids import Dyadic, Grid, OnGrid
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Add, Affine, Requantize
-from pipelines.quantize.integer.transformer import (
+from intnet.grids import Dyadic, Grid, OnGrid
+from intnet.operation import Operation
+from intnet.pointwise import Add, Affine, Requantize
+from intnet.transformer import (
     OCTAVE,
     QUOTIENT_BITS,
     Divide,

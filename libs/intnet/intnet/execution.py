@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import INPUT, Grid, Integers, quantize
-from pipelines.quantize.integer.kernels import Array, Kernel, Padded, Preparation, Room, Step
-from pipelines.quantize.integer.network import IntegerNetwork, Ranges, prove_ranges
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Rectify, Requantize
+from intnet.grids import INPUT, Grid, Integers, quantize
+from intnet.kernels import Array, Kernel, Padded, Preparation, Room, Step
+from intnet.network import IntegerNetwork, Ranges, prove_ranges
+from intnet.operation import Operation
+from intnet.pointwise import Rectify, Requantize
 
 _BLOCK_ELEMENTS = 2**18
 _MOST_PROGRAMS = 4

@@ -18,9 +18,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import Grid, Integers, Rounding, Shape
-from pipelines.quantize.integer.kernels import Kernel, Preparation, Slot, checked
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
+from intnet.grids import Grid, Integers, Rounding, Shape
+from intnet.kernels import Kernel, Preparation, Slot, checked
+from intnet.onnx_nodes import Nodes, Tensor
 
 INT32 = np.iinfo(np.int32)
 INT64 = np.iinfo(np.int64)

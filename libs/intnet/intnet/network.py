@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from evalsuite import Unsupported
-from pipelines.quantize.integer.grids import INPUT, Grid, Rounding, Shape
-from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.operation import Known, Operation, Span, Sum
+from intnet.grids import INPUT, Grid, Rounding, Shape
+from intnet.islands import Island
+from intnet.onnx_nodes import Nodes, Tensor
+from intnet.operation import Known, Operation, Span, Sum
+from opgraph.errors import Unsupported
 
 ACCUMULATOR_BITS = 32
 _RESCALED_BITS = 63

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import Grid, Integers, Rounding, Shape
-from pipelines.quantize.integer.kernels import (
+from intnet.grids import Grid, Integers, Rounding, Shape
+from intnet.kernels import (
     SINGLE_LIMIT,
     Kernel,
     Padded,
@@ -29,8 +29,8 @@ from pipelines.quantize.integer.kernels import (
     pool,
     windows,
 )
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.operation import (
+from intnet.onnx_nodes import Nodes, Tensor
+from intnet.operation import (
     INT64,
     Known,
     Operation,

@@ -16,25 +16,24 @@ import numpy as np
 import pytest
 import torch
 from integer_layers import run_nodes
+from networks_by_hand import Written
 from torch import nn
 from torch.nn import functional
-from written import Written
 
-from evalsuite import Unsupported, open_onnx
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding, divided, square_root
-from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.network import (
+from intnet.execution import Executor
+from intnet.grids import INPUT, Dyadic, Grid, Rounding, divided, square_root
+from intnet.islands import Island
+from intnet.network import (
     IntegerNetwork,
     count_operations,
     prove_ranges,
     shapes,
     write_integer_onnx,
 )
-from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.parts import Part, in_integers
-from pipelines.quantize.integer.pointwise import Affine
-from pipelines.quantize.integer.transformer import (
+from intnet.onnx_nodes import Nodes
+from intnet.parts import Part, in_integers
+from intnet.pointwise import Affine
+from intnet.transformer import (
     NORM_BITS,
     OCTAVE,
     Divide,
@@ -42,6 +41,8 @@ from pipelines.quantize.integer.transformer import (
     Normalize,
     powers,
 )
+from opgraph.errors import Unsupported
+from opgraph.onnx_network import open_onnx
 
 GIVEN = Grid(0.03, 117, 0, 255)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import (
+from intnet.grids import (
     Dyadic,
     Grid,
     Integers,
@@ -20,10 +20,10 @@ from pipelines.quantize.integer.grids import (
     rescale,
     shift_right,
 )
-from pipelines.quantize.integer.kernels import Kernel, Preparation, Slot, floor, lookup
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.operation import Known, Operation, Span, along, every
-from pipelines.quantize.integer.rounding import (
+from intnet.kernels import Kernel, Preparation, Slot, floor, lookup
+from intnet.onnx_nodes import Nodes, Tensor
+from intnet.operation import Known, Operation, Span, along, every
+from intnet.rounding import (
     DOUBLE_BITS,
     Ends,
     float_factors,

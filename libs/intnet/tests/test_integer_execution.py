@@ -15,10 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integer_layers import (
+    BYTE,
     GRID,
     convolutions,
+    dense,
     factors,
     inputs,
+    linear,
     network,
     rescaled,
     residual,
@@ -28,19 +31,16 @@ from integer_layers import (
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from evalsuite import Metric
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding, rescale
-from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import IntegerNetwork, prove_ranges
-from pipelines.quantize.integer.operation import Operation, Sum
-from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
-from pipelines.quantize.integer.rounding import float_factors
-from pipelines.quantize.integer.transformer import SumOver
-from pipelines.quantize.integer_measurement import accumulator_metrics
+from intnet.execution import Executor
+from intnet.grids import INPUT, Dyadic, Grid, Rounding, rescale
+from intnet.islands import Island
+from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from intnet.network import IntegerNetwork, prove_ranges
+from intnet.operation import Operation, Sum
+from intnet.pointwise import Add, Polynomial, Rectify, Requantize, Table
+from intnet.rounding import float_factors
+from intnet.transformer import SumOver
 
-BYTE = Grid(0.05, 0, 0, 255)
 SIGNED = Grid(0.05, 0, -128, 127)
 ROUNDINGS = st.sampled_from(Rounding)
 
@@ -464,13 +464,6 @@ def test_an_unknown_operation_is_named() -> None:
         Executor(network([Operation("odd", (INPUT,))], (2,)))
 
 
-def linear(weight: list[list[int]], bias: list[int], grid: Grid = BYTE) -> Linear:
-    weights, made = np.array(weight, dtype=np.int8), len(weight)
-    return Linear(
-        "layer4.fc", (INPUT,), grid, weights, np.array(bias, dtype=np.int32), np.full(made, 0.1)
-    )
-
-
 def test_hand_computed_bounds() -> None:
     grid = Grid(0.1, 5, 0, 10)
     found = prove_ranges(network([linear([[2, -3], [1, 1]], [10, -7], grid)], (2,), grid))
@@ -556,10 +549,6 @@ def test_partial_sums_in_any_order_are_bounded_and_the_bounds_attained(
     )
 
 
-def dense(features: int, weight: int = 127, bias: int = 0) -> Linear:
-    return linear([[weight] * features], [bias])
-
-
 def test_a_layer_that_may_exceed_its_width_is_refused_and_one_just_inside_is_not() -> None:
     inside = (2**31 - 1) // (255 * 127)
     spare = 2**31 - 1 - inside * 255 * 127
@@ -600,67 +589,3 @@ def test_rescaling_that_exceeds_64_bits_is_refused() -> None:
     ):
         with pytest.raises(OverflowError, match=text):
             prove_ranges(network([operation], (2,), grid))
-
-
-def by_layer(metrics: list[Metric], name: str) -> dict[object, float | None]:
-    return {each.setting.get("layer"): each.value for each in metrics if each.name == name}
-
-
-def test_widths_by_hand() -> None:
-    """x - y + 1 with x and y in [0, 255]: partial sums in [-255, 256] take 10 bits; 10 - 3 + 1 =
-    8 takes 5.
-    """
-    net = network([linear([[1, -1]], [1])], (2,), BYTE)
-    # The chunks that inputs are run in make no difference: one of many decides.
-    for x, bits in (
-        ([[10, 3], [4, 6]], 5),
-        ([[0, 0]] * 300 + [[255, 0]], 10),
-        ([[0, 255]] + [[0, 0]] * 300, 9),
-    ):
-        found = accumulator_metrics(net, np.array(x, dtype=np.uint8))
-        assert by_layer(found, "accumulator_bits") == {None: 10, "layer4.fc": 10}
-        assert by_layer(found, "accumulator_bits_observed") == {None: bits, "layer4.fc": bits}
-
-
-def test_an_overflow_that_cannot_be_ruled_out_is_reported() -> None:
-    found = accumulator_metrics(
-        network([dense(70_000)], (70_000,), BYTE), np.zeros((1, 70_000), dtype=np.uint8)
-    )
-    assert by_layer(found, "accumulator_bits") == {None: 33, "layer4.fc": 33}
-    (observed,) = [each for each in found if each.name == "accumulator_bits_observed"]
-    assert observed.value is None
-    assert "need 33 bits" in observed.reason
-    factor = Dyadic(np.array([2**31 - 1]), np.array([40]))
-    rescaling = Requantize("rescaled", ("layer4.fc",), 0, factor, -1, BYTE)
-    net = network([dense(140_000), rescaling], (140_000,), BYTE)
-    rows = accumulator_metrics(net, np.zeros((1, 140_000), dtype=np.uint8))
-    assert [(each.name, each.value) for each in rows] == [
-        ("accumulator_bits", None),
-        ("accumulator_bits_observed", None),
-    ]
-    assert all(each.reason.startswith("rescaled: its rescaling needs 65 bits") for each in rows)
-
-
-def test_widths_that_cannot_be_measured() -> None:
-    with pytest.raises(ValueError, match="no accumulator to measure"):
-        accumulator_metrics(
-            network([Flatten("flat", (INPUT,))], (2,), BYTE), np.zeros((1, 2), dtype=np.uint8)
-        )
-    with pytest.raises(ValueError, match="at least one"):
-        accumulator_metrics(
-            network([linear([[1, -1]], [1])], (2,), BYTE), np.zeros((0, 2), dtype=np.uint8)
-        )
-
-
-def test_observed_widths_are_within_the_proven_ones() -> None:
-    net = residual(0)
-    metrics = accumulator_metrics(net, inputs(np.random.default_rng(0), net, 32))
-    proven, observed = (
-        by_layer(metrics, name) for name in ("accumulator_bits", "accumulator_bits_observed")
-    )
-    assert (
-        list(proven) == list(observed) == [None, "stem", "inner", "outer", "pool", "hidden", "head"]
-    )
-    assert all(8 < observed[layer] <= bits for layer, bits in proven.items())
-    for each in (proven, observed):
-        assert each[None] == max(bits for layer, bits in each.items() if layer is not None)

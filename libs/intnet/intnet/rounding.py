@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import Dyadic, Integers, Rounding, rescale
-from pipelines.quantize.integer.kernels import SINGLE_LIMIT, Array, Bound, Room, Step
+from intnet.grids import Dyadic, Integers, Rounding, rescale
+from intnet.kernels import SINGLE_LIMIT, Array, Bound, Room, Step
 
 if TYPE_CHECKING:
-    from pipelines.quantize.integer.pointwise import Polynomial
+    from intnet.pointwise import Polynomial
 
 DOUBLE_BITS = 53
 """Integers of so many bits, and IEEE products that fit into them, are exact in float64."""

@@ -17,16 +17,16 @@ from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from evalsuite import Unsupported
+from intnet.grids import INPUT, Dyadic, Grid, OnGrid, Rounding
+from intnet.islands import carve
+from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from intnet.network import IntegerNetwork
+from intnet.operation import Operation
+from intnet.parts import in_integers
+from intnet.pointwise import Add, Rectify, Requantize
+from intnet.smooth import make_polynomial, make_table, smooth_input_grid
 from lambda_gelu import GELU, LAMBDA_GELU, RELU, RELU6, Activation, census
 from pipelines.quantize.calibration import FloatRun, quantizer_of
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, OnGrid, Rounding
-from pipelines.quantize.integer.islands import carve
-from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import IntegerNetwork
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.parts import in_integers
-from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
-from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 from pipelines.quantize.kinds import FLOAT_COMPUTE, is_activation, is_pool, keeps_grid
 from pipelines.quantize.placement import COMPUTE, Value
 from pipelines.quantize.tracing import Add as FloatAdd

@@ -15,17 +15,18 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from evalsuite import open_onnx
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
-from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
-from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize, Table
+from intnet.execution import Executor
+from intnet.grids import INPUT, Dyadic, Grid, Rounding
+from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from intnet.network import IntegerNetwork, write_integer_onnx
+from intnet.onnx_nodes import Nodes
+from intnet.operation import Operation
+from intnet.pointwise import Add, Rectify, Requantize, Table
+from opgraph.onnx_network import open_onnx
 
 Ints = npt.NDArray[Any]
 GRID = Grid(0.02, 3, 0, 255)
+BYTE = Grid(0.05, 0, 0, 255)
 
 
 def network(
@@ -165,7 +166,7 @@ def residual(
     def factor(count: int, terms: int) -> npt.NDArray[np.float64]:
         return factors(rng, count, 255 * 60 * np.sqrt(terms), powers=powers)
 
-    def linear(name: str, of: str, grid: Grid, made: int, features: int) -> Linear:
+    def full(name: str, of: str, grid: Grid, made: int, features: int) -> Linear:
         bias = rng.integers(-3000, 3000, made).astype(np.int32)
         return Linear(name, (of,), grid, weights(rng, (made, features)), bias, np.full(made, 0.1))
 
@@ -192,9 +193,20 @@ def residual(
         SumPool("pool", ("max",), third, (3, 2), (1, 2), ((1, 1), (0, 0))),
         rescaled("mean", "pool", [1 / 6], third),
         Flatten("flat", ("mean",)),
-        linear("hidden", "flat", third, 16, 8 * 5 * 4),
+        full("hidden", "flat", third, 16, 8 * 5 * 4),
         rescaled("e", "hidden", factor(16, 160), first, axis=-1),
         Rectify("e.relu", ("e",), 0),
-        linear("head", "e.relu", first, 5, 16),
+        full("head", "e.relu", first, 5, 16),
     ]
     return replace(network(operations, (3, 9, 8)), rounding=rounding)
+
+
+def linear(weight: list[list[int]], bias: list[int], grid: Grid = BYTE) -> Linear:
+    weights, made = np.array(weight, dtype=np.int8), len(weight)
+    return Linear(
+        "layer4.fc", (INPUT,), grid, weights, np.array(bias, dtype=np.int32), np.full(made, 0.1)
+    )
+
+
+def dense(features: int, weight: int = 127, bias: int = 0) -> Linear:
+    return linear([[weight] * features], [bias])

@@ -17,12 +17,12 @@ from brevitas.quant_tensor import QuantTensor
 from torch import fx
 
 from evalsuite import Samples, pieces
+from intnet.execution import Executor
+from intnet.grids import INPUT, Integers, quantize
+from intnet.layers import Weighted
+from intnet.network import IntegerNetwork
 from pipelines.quantize.agreement import in_brevitas, quantizers
-from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.grids import INPUT, Integers, quantize
-from pipelines.quantize.integer.layers import Weighted
-from pipelines.quantize.integer.lowering import grid_of
-from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.lowering import grid_of
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.tracing import at_a_time
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import (
+from intnet.grids import (
     Dyadic,
     Grid,
     Integers,
@@ -29,9 +29,9 @@ from pipelines.quantize.integer.grids import (
     shift_right,
     square_root,
 )
-from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.operation import INT32, Known, Operation, Span, Sum, kind_of_sums
-from pipelines.quantize.integer.pointwise import CLAMP, SCALE_DOWN, broadcast
+from intnet.onnx_nodes import Nodes, Tensor
+from intnet.operation import INT32, Known, Operation, Span, Sum, kind_of_sums
+from intnet.pointwise import CLAMP, SCALE_DOWN, broadcast
 
 OCTAVE = 1024
 """How many parts an octave, a factor of two, has in the table of powers."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding, Shape, quantize
-from pipelines.quantize.integer.operation import Known, Operation, Span
-from pipelines.quantize.threads import one_thread
+from intnet.grids import Grid, Integers, OnGrid, Rounding, Shape, quantize
+from intnet.operation import Known, Operation, Span
+from intnet.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
