@@ -114,7 +114,7 @@ from .workloads.workload import (
 )
 from .yardstick import (
     TIMED_BATCHES as TIMED_BATCHES, check_yardstick as check_yardstick, no_relative_latency as no_relative_latency,
-    relative_latency as relative_latency, timing_inputs as timing_inputs, with_yardstick as with_yardstick,
+    relative_latency as relative_latency, timing_inputs as timing_inputs, untimed_batches as untimed_batches, with_yardstick as with_yardstick,
     yardstick_graph as yardstick_graph, yardstick_reason as yardstick_reason,
 )
 # fmt: on

@@ -8,7 +8,7 @@ ratio stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction, Metric, Setting, Split
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     import onnx
     from torch import nn
 
+    from opgraph.estimates import Work
     from opgraph.inputs import Inputs
 
 TIMED_BATCHES = (1, 64)
 """The batch sizes at which latencies are measured."""
 _NAME = "relative_latency"
+# Of two calls that are timed in turn: warming up, and the fewest readings that have an interval.
+_CALLS = 20
+# of a job's time, what one reading may take
+_SHARE = 0.5
 _NODES = {"relu": "Relu", "gelu": "Gelu"}
 Run = Callable[["Inputs"], object]
 
@@ -87,6 +92,28 @@ def timing_inputs(test: Split, batch: int) -> Inputs:
     return inputs
 
 
+def untimed_batches(work: Work, time_limit: float, sessions: int = 2) -> dict[int, str]:
+    """The sizes of `TIMED_BATCHES`, but for one input, at which nothing is timed, with the reason:
+    by estimate a batch takes more memory than there is, or the readings too much of the job's time.
+
+    Args:
+        work: of one sample.
+        time_limit: of the job, in seconds.
+        sessions: how many networks of this size are timed beside each other: each keeps its
+            memory.
+    """
+    from opgraph.estimates import too_large, too_slow
+
+    found = {}
+    for batch in TIMED_BATCHES[1:]:
+        name, seconds = f"a batch of {batch}", _CALLS * work.seconds(batch)
+        reason = too_large(sessions * work.memory(batch), name)
+        reason = reason or too_slow(seconds, _SHARE * time_limit, f"timing {name}")
+        if reason:
+            found[batch] = f"not timed: {reason}"
+    return found
+
+
 def relative_latency(
     own: Run,
     yardstick: Run,
@@ -96,6 +123,7 @@ def relative_latency(
     reason: str,
     setting: Mapping[str, Setting] | None = None,
     graphs: tuple[str, str] = ("", ""),
+    untimed: Mapping[int, str] | None = None,
 ) -> Metric:
     """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1
     is faster.
@@ -111,9 +139,12 @@ def relative_latency(
         reason: what the ratio compares.
         setting: of the metric, besides the batch.
         graphs: the digests of both, see `graph_digest`; empty where they are no files.
+        untimed: see `untimed_batches`: at these sizes there is no value, but the reason.
     """
     from evalsuite.latency import RESOLUTION, noisy, steady_latency
 
+    if untimed and batch in untimed:
+        return _metric(None, batch, untimed[batch], setting)
     inputs = timing_inputs(test, batch)
     whole = {**(setting or {}), "batch": batch}
     # Timed in turn, so that other work on the machine meets both alike.
@@ -136,9 +167,13 @@ def relative_latency(
     return metric
 
 
-def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = None) -> list[Metric]:
+def no_relative_latency(
+    reason: str,
+    setting: Mapping[str, Setting] | None = None,
+    batches: Sequence[int] = TIMED_BATCHES,
+) -> list[Metric]:
     """A relative latency without value for each batch size, with the reason why there is none."""
-    return [_metric(None, batch, reason, setting) for batch in TIMED_BATCHES]
+    return [_metric(None, batch, reason, setting) for batch in batches]
 
 
 def _metric(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,10 +61,16 @@ class Export:
         check_yardstick(self.yardstick)
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """Write `model.onnx`, run it on the test inputs and time it, with one thread."""
+        """Write `model.onnx`, run it on the test inputs and time it, with one thread; a batch that
+        by estimate takes too much is not timed.
+        """
+        from evalsuite import untimed_batches
+        from opgraph.estimates import work_of_file
+
         path = bench.folder / "model.onnx"
         test = bench.data.test
         model, run = _export(network, path, test)
+        untimed = untimed_batches(work_of_file(model), bench.time_limit)
         compared = _compare(network, run, test)
         operators = [node.op_type for node in model.graph.node]
         opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
@@ -75,8 +82,8 @@ class Export:
             Metric(
                 "gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL
             ),
-            partial(_latency, run, test),
-            *_relative_latency(network, run, test, self.yardstick),
+            partial(_latency, run, test, untimed),
+            *_relative_latency(network, run, test, self.yardstick, untimed),
         ]
         return Outcome(metrics, {"onnx": path})
 
@@ -162,31 +169,37 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     ]
 
 
-def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
+def _latency(file: OnnxNetwork, test: Split, untimed: Mapping[int, str]) -> list[Metric]:
     """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are
     fewer.
     """
     from evalsuite import TIMED_BATCHES, steady_latency, timing_inputs
 
     settings = [{"batch": batch} for batch in TIMED_BATCHES]
-    one, many = (timing_inputs(test, batch) for batch in TIMED_BATCHES)
-    try:
-        latency = steady_latency(lambda: file(one), lambda: file(many), "first", "second")
-    except MemoryError as error:
-        latency = steady_latency(lambda: file(one), lambda: file(one), "first")
-        reason = f"a batch of {TIMED_BATCHES[1]} needs more memory than there is: {error}"
-        return [
-            latency.metric("first", "latency", Direction.LOWER, settings[0]),
-            Metric("latency", None, "s", Direction.LOWER, settings[1], timing=True, reason=reason),
-        ]
+    one, reason = timing_inputs(test, TIMED_BATCHES[0]), untimed.get(TIMED_BATCHES[1], "")
+    if not reason:
+        many = timing_inputs(test, TIMED_BATCHES[1])
+        try:
+            latency = steady_latency(lambda: file(one), lambda: file(many), "first", "second")
+            return [
+                latency.metric("first", "latency", Direction.LOWER, settings[0]),
+                latency.metric("second", "latency", Direction.LOWER, settings[1]),
+            ]
+        except MemoryError as error:
+            reason = f"a batch of {TIMED_BATCHES[1]} needs more memory than there is: {error}"
+    latency = steady_latency(lambda: file(one), lambda: file(one), "first")
     return [
         latency.metric("first", "latency", Direction.LOWER, settings[0]),
-        latency.metric("second", "latency", Direction.LOWER, settings[1]),
+        Metric("latency", None, "s", Direction.LOWER, settings[1], timing=True, reason=reason),
     ]
 
 
 def _relative_latency(
-    network: Network, file: OnnxNetwork, test: Split, yardstick: str
+    network: Network,
+    file: OnnxNetwork,
+    test: Split,
+    yardstick: str,
+    untimed: Mapping[int, str],
 ) -> list[Metric | Timed]:
     """Against the same network with the yardstick's activation in each place, exported likewise."""
     import onnx
@@ -233,7 +246,9 @@ def _relative_latency(
 
     def timed() -> list[Metric]:
         return [
-            relative_latency(file, beside, test, batch, reason=reason, graphs=graphs)
+            relative_latency(
+                file, beside, test, batch, reason=reason, graphs=graphs, untimed=untimed
+            )
             for batch in TIMED_BATCHES
         ]
 

@@ -26,6 +26,7 @@ from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage,
 from evalsuite.plugins import missing
 from evalsuite.reading import Reading
 from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.run.tree import machine_limit
 from evalsuite.variants import Made
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
 
     # By default one: jobs run side by side, and one thread gives one order of summation.
     torch.set_num_threads(getattr(assignment.job.workload.target, "threads", 1))
+    # Where a step would take more, it refuses by its estimate.
+    from opgraph.estimates import allow
+
+    asked = assignment.job.memory_limit
+    allow(int(asked * 2**30) if asked else machine_limit())
     started, waited = time.perf_counter(), 0.0
     labels = {**assignment.job.coordinates, "key": assignment.key}
 

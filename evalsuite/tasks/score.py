@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from opgraph.inputs import Inputs
 
 BATCH = 256
-# values of the outputs of a batch, of all networks: a task holds about five times as many
+# values of the outputs of a batch, of all networks
 _OUTPUTS = 2**24
+_HELD = 5 * 4  # bytes of an output: a task holds about five times as many, in float32
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,15 @@ def _batch(networks: int, split: Split, batch: int) -> int:
     without a network being run.
     """
     from evalsuite.samples import batch_of
+    from opgraph.estimates import refuse_beyond
 
     size, targets = batch_of(split.inputs, batch), split.targets
     if targets.ndim < 2 or targets.is_floating_point():
         return size
     values = networks * targets[0].numel() * (int(targets.max()) + 1)
+    refuse_beyond(
+        _HELD * values,
+        f"the outputs of one sample, {values} numbers,",
+        "shorter windows of text take less",
+    )
     return max(1, min(size, _OUTPUTS // max(1, values)))

@@ -4,15 +4,13 @@ Runtime.
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping
 from functools import partial
-from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
-from onnx import helper, shape_inference
 from torch import nn
 
 from evalsuite import (
@@ -27,10 +25,12 @@ from evalsuite import (
     relative_latency,
     steady_latency,
     timing_inputs,
+    untimed_batches,
     yardstick_graph,
 )
 from lambda_gelu import replace
 from opgraph.deployment import export_onnx, graph_digest, run_onnx
+from opgraph.estimates import peak_bytes, work_of_file
 from opgraph.onnx_network import open_onnx
 
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
@@ -38,7 +38,12 @@ _YARDSTICK = "over that of the unpruned network with ReLU in each activation's p
 
 
 def runtime_metrics(
-    network: Network, unpruned: nn.Module, pruned: nn.Module, test: Split, path: Path
+    network: Network,
+    unpruned: nn.Module,
+    pruned: nn.Module,
+    test: Split,
+    path: Path,
+    time_limit: float,
 ) -> list[Metric | Timed]:
     """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason
     instead.
@@ -62,10 +67,11 @@ def runtime_metrics(
     except Exception as error:
         path.unlink(missing_ok=True)
         return _missing(f"cannot be exported to ONNX: {type(error).__name__}")
+    untimed = untimed_batches(work_of_file(model), time_limit, len(timed))
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
         *(_peak(model, batch) for batch in TIMED_BATCHES),
-        *(partial(_latencies, timed, test, batch) for batch in TIMED_BATCHES),
+        *(partial(_latencies, timed, test, batch, untimed) for batch in TIMED_BATCHES),
     ]
 
 
@@ -76,20 +82,14 @@ def _missing(reason: str) -> list[Metric | Timed]:
             Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason)
             for batch in TIMED_BATCHES
         ),
-        *(
-            Metric(
-                "latency_ratio",
-                None,
-                "ratio",
-                NEUTRAL,
-                {"batch": batch},
-                timing=True,
-                reason=reason,
-            )
-            for batch in TIMED_BATCHES
-        ),
+        *(_no_ratio(batch, reason) for batch in TIMED_BATCHES),
         *no_relative_latency(reason),
     ]
+
+
+def _no_ratio(batch: int, reason: str) -> Metric:
+    setting = {"batch": batch}
+    return Metric("latency_ratio", None, "ratio", NEUTRAL, setting, timing=True, reason=reason)
 
 
 def _sessions(
@@ -112,7 +112,14 @@ def _sessions(
     ]
 
 
-def _latencies(timed: list[tuple[Any, str]], test: Split, batch: int) -> list[Metric]:
+def _latencies(
+    timed: list[tuple[Any, str]], test: Split, batch: int, untimed: Mapping[int, str]
+) -> list[Metric]:
+    if batch in untimed:
+        return [
+            _no_ratio(batch, untimed[batch]),
+            *no_relative_latency(untimed[batch], batches=(batch,)),
+        ]
     inputs = timing_inputs(test, batch)
     pruned, unpruned, yardstick = (partial(run_onnx, session) for session, _ in timed)
     latency = steady_latency(partial(unpruned, inputs), partial(pruned, inputs))
@@ -138,48 +145,3 @@ def _peak(model: onnx.ModelProto, batch: int) -> Metric:
             "weights and the most bytes of tensors alive at once, the nodes run in the file's order"
         ),
     )
-
-
-def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
-    """Weights, and the most bytes of tensors that are alive at once when the nodes run in the
-    file's order.
-
-    Of the graph as exported: what a runtime fuses or computes in place needs less, its own buffers
-    more.
-
-    Raises:
-        ValueError: the size of a tensor is not known.
-    """
-    # 1. Fix the batch: then the shape of every tensor can be inferred.
-    fixed = copy.deepcopy(model)
-    for each in fixed.graph.input:
-        each.type.tensor_type.shape.dim[0].dim_value = batch
-    fixed = shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
-    graph = fixed.graph
-    weights = {each.name: len(each.raw_data) for each in graph.initializer}
-    sizes = {
-        each.name: _bytes_of(each, batch)
-        for each in (*graph.input, *graph.value_info, *graph.output)
-    }
-    # 2. Each tensor lives from the node that makes it to the last that reads it, an output to the
-    # end.
-    last = {name: place for place, node in enumerate(graph.node) for name in node.input}
-    last |= {each.name: len(graph.node) for each in graph.output}
-    alive = {each.name for each in graph.input}
-    # 3. Go through the nodes; while one runs, what it reads and what it writes are alive together.
-    peak = 0
-    for place, node in enumerate(graph.node):
-        alive |= {name for name in node.output if name in last}
-        unknown = next((name for name in alive if name not in sizes), None)
-        if unknown is not None:
-            raise ValueError(f"the shape of tensor {unknown!r} is not known")
-        peak = max(peak, sum(sizes[name] for name in alive))
-        alive = {name for name in alive if last[name] > place}
-    return sum(weights.values()) + peak
-
-
-def _bytes_of(value: onnx.ValueInfoProto, batch: int) -> int:
-    """A dimension without a number is the batch: the only free one that `export_onnx` leaves."""
-    kind = value.type.tensor_type
-    shape = [each.dim_value if each.HasField("dim_value") else batch for each in kind.shape.dim]
-    return prod(shape) * helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize

@@ -213,7 +213,7 @@ def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
         *_removal(made, options),
         *_quality(unpruned, made, test),
         *size_metrics(unpruned, made.module, network.example(1)),
-        *runtime_metrics(readable, unpruned, made.module, test, path),
+        *runtime_metrics(readable, unpruned, made.module, test, path, bench.time_limit),
     ]
     handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
     return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)

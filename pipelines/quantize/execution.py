@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -424,11 +424,16 @@ def execution_metrics(execution: Execution) -> list[Metric]:
 
 
 def deployment_metrics(
-    float_file: bytes, path: Path, test: Split, runs: tuple[Run, Run] | None = None
+    float_file: bytes,
+    path: Path,
+    test: Split,
+    runs: tuple[Run, Run] | None = None,
+    untimed: Mapping[int, str] | None = None,
 ) -> list[Metric | Timed]:
     """Size and latency of the quantized file against the float32 one, whose content is given.
 
-    `runs` run the two files, float32 first; by default by sessions of them.
+    `runs` run the two files, float32 first; by default by sessions of them. `untimed`: see
+    `untimed_batches`.
     """
     float_bytes, quantized_bytes = constant_bytes(float_file), constant_bytes(path.read_bytes())
     of_float, of_quantized = runs or (
@@ -449,16 +454,28 @@ def deployment_metrics(
             HIGHER,
             reason="float32 / quantized",
         ),
-        *(partial(_latencies, of_float, of_quantized, test, batch) for batch in TIMED_BATCHES),
+        *(
+            partial(_latencies, of_float, of_quantized, test, batch, (untimed or {}).get(batch, ""))
+            for batch in TIMED_BATCHES
+        ),
     ]
 
 
-def _latencies(of_float: Run, of_quantized: Run, test: Split, batch: int) -> list[Metric]:
+def _latencies(
+    of_float: Run, of_quantized: Run, test: Split, batch: int, untimed: str
+) -> list[Metric]:
+    """The latency and its ratio at a batch size; without values where `untimed` says why."""
+    setting = {"batch": batch}
+    if untimed:
+        absent = partial(Metric, value=None, setting=setting, timing=True, reason=untimed)
+        return [
+            absent("latency", unit="s", direction=LOWER),
+            absent("latency_ratio", unit="ratio", direction=NEUTRAL),
+        ]
     inputs = timing_inputs(test, batch)
     latency = steady_latency(
         partial(of_float, inputs), partial(of_quantized, inputs), "second", "ratio"
     )
-    setting = {"batch": batch}
     return [
         latency.metric("second", "latency", LOWER, setting),
         # No direction: a network that is slow in float gains more, though quantized it be no faster

@@ -49,7 +49,7 @@ from pipelines.quantize.lowering import Smooth, lower
 from pipelines.quantize.tracing import at_a_time
 
 _OBSERVED = 100  # samples whose accumulators are looked at, at most: every tensor is kept
-_LATENCY_BATCH = 64
+LATENCY_BATCH = 64
 _LONGEST = 200  # letters of the names of inserted grids
 _CHUNK = 256  # samples at a time, at most: where every tensor is kept, in int64
 _PROVEN, _SEEN = "accumulator_bits", "accumulator_bits_observed"
@@ -78,6 +78,8 @@ class IntegerStudy:
         islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
         tokens: how many there are, where the input is tokens.
         simulation: what `quantized` is called in the rows.
+        fewer: why `test` is not all of the test data, or "".
+        untimed: why a batch of inputs is not timed, or "".
     """
 
     quantized: fx.GraphModule
@@ -90,6 +92,8 @@ class IntegerStudy:
     islands: bool
     tokens: int | None
     simulation: str = "the fake-quantized network"
+    fewer: str = ""
+    untimed: str = ""
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
@@ -148,10 +152,9 @@ class IntegerStudy:
         if outputs is not None:
             found = Score.of(torch.from_numpy(outputs), self.test).headline
             value, reason, scores = found.value, found.reason, found.scores
-            if len(outputs) < len(self.test.targets):
-                reason = "; ".join(
-                    filter(None, [reason, f"of the first {len(outputs)} test samples"])
-                )
+            partly = f"of the first {len(outputs)} test samples"
+            partly = partly if len(outputs) < len(self.test.targets) else self.fewer
+            reason = "; ".join(filter(None, [reason, partly]))
         whole = {**self.headline.setting, **setting}
         return replace(
             self.headline,
@@ -269,7 +272,7 @@ class IntegerStudy:
                 float(equal.mean()),
                 "fraction",
                 HIGHER,
-                reason="samples with bit-equal logits",
+                reason="; ".join(filter(None, ["samples with bit-equal logits", self.fewer])),
             ),
         ]
 
@@ -294,18 +297,23 @@ class IntegerStudy:
         return [
             Metric("table_bytes", _table_bytes(network), "bytes", LOWER, setting),
             Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=kinds),
-            self._latency(network, executor, {**setting, "batch": _LATENCY_BATCH}),
+            self._latency(network, executor, {**setting, "batch": LATENCY_BATCH}),
         ]
 
     def _latency(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> Timed:
         """The float32 network's time over the integer-only one's: both are files that ONNX
         Runtime executes.
         """
+        if self.untimed:
+            absent = partial(
+                Metric, "integer_latency_ratio", None, "ratio", NEUTRAL, setting, timing=True
+            )
+            return lambda: [absent(reason=self.untimed)]
         with TemporaryDirectory() as folder:
             path = Path(folder) / "integer.onnx"
             write_integer_onnx(network, path)
             session = open_onnx(path)
-        inputs = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
+        inputs = torch.as_tensor(timing_inputs(self.test, LATENCY_BATCH))
         integers = {session.get_inputs()[0].name: executor.quantize(inputs.numpy())}
         reason = "ONNX Runtime: the float32 file / the integer-only file"
 
@@ -458,7 +466,7 @@ def _no_costs(setting: Settings, reason: str) -> list[Metric | Timed]:
             None,
             "ratio",
             NEUTRAL,
-            {**setting, "batch": _LATENCY_BATCH},
+            {**setting, "batch": LATENCY_BATCH},
             timing=True,
             reason=reason,
         ),

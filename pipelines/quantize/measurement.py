@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import onnx
 import torch
 from torch import fx, nn
 
@@ -28,17 +29,19 @@ from evalsuite import (
     export_network,
     is_file,
     scores,
+    untimed_batches,
     worsening,
 )
 from intnet.grids import Rounding
 from lambda_gelu import fold_hardness
 from opgraph.deployment import run_onnx
+from opgraph.estimates import Work, too_slow, work_of_file
 from opgraph.inputs import Inputs, leaves
 from opgraph.onnx_network import open_onnx
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.choosing import RANGES, choose
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe
-from pipelines.quantize.integer_measurement import IntegerStudy
+from pipelines.quantize.integer_measurement import LATENCY_BATCH, IntegerStudy
 from pipelines.quantize.mixed_precision import search
 from pipelines.quantize.onnx_file import measure_file
 from pipelines.quantize.placement import Bits, Scheme
@@ -53,6 +56,10 @@ if TYPE_CHECKING:
     from pipelines.quantize import Quantize
 
 _CHUNK = 1000  # samples at a time, at most
+_SESSIONS = 4  # of files that are timed in one process
+# Of the job's time, what numpy's integers may take, which take a sample so many times as long as a
+# float network does; and the fewest samples.
+_INTEGER_SHARE, _RUNS, _FEWEST = 0.5, 150, 16
 _WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -84,7 +91,10 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         isinstance(test.task, Classification),
     )
     float_session = open_onnx(float_file)
-    some = _some(test, options.compared_samples)
+    work = work_of_file(onnx.load_from_string(float_file))
+    untimed = untimed_batches(work, bench.time_limit, _SESSIONS)
+    part, fewer = _affordable(test, work, bench.time_limit)
+    some = _some(part, options.compared_samples)
     # 3. A network of integers needs a grid everywhere. Where quantizers stood by what ONNX Runtime
     # reads, that is another network, made beside this one.
     whole, of_integers = deployed, list[Metric | Timed]()
@@ -102,7 +112,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         study = IntegerStudy(
             whole.network,
             network.input_shape,
-            test,
+            part,
             float_session,
             artefacts["integer"],
             found[0],
@@ -110,6 +120,8 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
             options.keep_islands,
             None if network.several else network.vocabulary,
             "the fake-quantized network" if whole is deployed else _WHOLE,
+            fewer,
+            untimed.get(LATENCY_BATCH, ""),
         )
         of_integers += study.metrics(Rounding(options.rounding))
     metrics = [
@@ -121,7 +133,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         ),
         *of_integers,
         executed,
-        *deployment_metrics(float_file, path, test),
+        *deployment_metrics(float_file, path, test, untimed=untimed),
         *relative_metrics(
             folded,
             (float_file, path),
@@ -131,6 +143,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
             test,
             example,
             deployed.operators,
+            untimed,
         ),
     ]
     if options.qonnx:
@@ -140,6 +153,19 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
+
+
+def _affordable(test: Split, work: Work, time_limit: float) -> tuple[Split, str]:
+    """The test samples on which the integer-only network is run, and why they are not all, or
+    "": by estimate numpy takes too much of the job's time.
+    """
+    seconds, most = _RUNS * work.seconds(1), _INTEGER_SHARE * time_limit
+    count = max(_FEWEST, int(most / seconds)) if seconds else len(test)
+    if count >= len(test):
+        return test, ""
+    reason = too_slow(len(test) * seconds, most, f"running {len(test)} samples in numpy's integers")
+    part = Split(_some(test, count), test.targets[:count], test.task)
+    return part, f"of the first {count} test samples: {reason}"
 
 
 def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Module, bool]:

@@ -23,8 +23,10 @@ from evalsuite import (
     Unsupported,
     pieces,
     scores,
+    untimed_batches,
     worsening,
 )
+from opgraph.estimates import work_of_file
 from opgraph.onnx_network import OnnxNetwork
 from pipelines.quantize.execution import deployment_metrics
 from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
@@ -100,14 +102,16 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
     operators = _quantize(module, given, path, options)
     quantized = OnnxNetwork(path, module.output)
     before, after = scores([module, quantized], bench.data.test)
-    whole = module.model().SerializeToString()
+    model = module.model()
+    whole = model.SerializeToString()
+    untimed = untimed_batches(work_of_file(model), bench.time_limit)
     metrics = [
         Metric("calibration_samples", len(given), "count", Direction.NEUTRAL),
         worsening(
             before.headline, after.headline, reason=f"from the file's own {before.headline.name}"
         ),
         after.named("runtime_{}", reason=f"ONNX Runtime's static quantization of {operators}"),
-        *deployment_metrics(whole, path, bench.data.test, (module, quantized)),
+        *deployment_metrics(whole, path, bench.data.test, (module, quantized), untimed),
         *no_relative_metrics(NO_LAYERS),
     ]
     return Outcome(metrics, {"quantized": path}, replace(network, unswapped=None, deployed=path))

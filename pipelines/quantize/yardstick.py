@@ -47,6 +47,7 @@ def relative_metrics(
     test: Split,
     example: Inputs | None = None,
     treatment: Treatment = PLAIN,
+    untimed: Mapping[int, str] | None = None,
 ) -> list[Metric | Timed]:
     """Both files of `module`, float32 and quantized, against those with the activation `name` in
     each place.
@@ -59,6 +60,7 @@ def relative_metrics(
         inputs: to calibrate with.
         example: a batch, where the inputs are tokens or several.
         treatment: of the yardstick: with what of the module's adds operators to its file.
+        untimed: see `untimed_batches`.
     """
     try:
         # The network with the other activation in each place, as files that lie beside our own.
@@ -86,7 +88,14 @@ def relative_metrics(
     def timed() -> list[Metric]:
         return [
             relative_latency(
-                own, yardstick, test, batch, reason=reason, setting=setting, graphs=graphs
+                own,
+                yardstick,
+                test,
+                batch,
+                reason=reason,
+                setting=setting,
+                graphs=graphs,
+                untimed=untimed,
             )
             for own, yardstick, setting, graphs in (
                 (whole, whole_beside, _FLOAT, float_graphs),

@@ -318,6 +318,9 @@ class Bisection(Method):
                 f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no"
                 " interval"
             )
+        # Before the network is read, which takes long. Of tokens a few positions are the inputs.
+        if network.vocabulary is None:
+            check_size(options, math.prod(network.input_shape))
         self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
         self.region = (
             {"positions": options.positions}

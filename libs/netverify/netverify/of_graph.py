@@ -22,6 +22,7 @@ from netverify.rules import SHARED, column
 from netverify.writing import Known, Padded, Rule, Tensor, Writer, numbers
 from opgraph import operations as typed
 from opgraph.errors import Unsupported
+from opgraph.estimates import attention_of, refuse_beyond
 from opgraph.graph import Graph as TypedGraph
 from opgraph.moving import Concat, Reshape, Slice, Transpose
 from opgraph.patterns import ALL_MASKED, recognised, with_norms
@@ -36,8 +37,16 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
 
     Raises:
         Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by
-            the node's name.
+            the node's name. Or its attention lists more than memory holds, by estimate.
     """
+    attention = attention_of(graph)
+    refuse_beyond(
+        attention.memory,
+        f"bounds through {attention.pairs} pairs of scores and {attention.products} products of"
+        " attention",
+        "they grow with the third power of the positions; take fewer, or let zonotopes bound the"
+        " network, which list no pairs",
+    )
     try:
         return Writer(recognised(graph), _RULES, check).run()
     except Unsupported:

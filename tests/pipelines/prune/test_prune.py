@@ -22,8 +22,8 @@ from evalsuite.testing import check_stage
 from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
 from evalsuite.workloads.transformer import Attention
 from evalsuite.workloads.vit import DigitsViT
+from opgraph.estimates import peak_bytes
 from pipelines.prune import Prune
-from pipelines.prune.cost import peak_bytes
 from pipelines.prune.narrowing import narrow, probe_of
 from pipelines.prune.size import macs_of, parameters_of
 

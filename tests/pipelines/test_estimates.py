@@ -1,0 +1,97 @@
+"""Steps that refuse, or take less, by an estimate of what they would take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from evalsuite import Bench, Metric, Network, Split, Unsupported, score, untimed_batches
+from opgraph import estimates
+from opgraph.estimates import Work, work_of
+from opgraph.limits import held
+from pipelines.export_onnx import Export
+from pipelines.quantize import Quantize
+from pipelines.smt import Smt
+
+
+@pytest.fixture
+def limit() -> Any:
+    """What is said of the process's limit holds for the test alone."""
+    yield
+    estimates.allow(0)
+
+
+def rows_of(metrics: Any) -> list[Metric]:
+    """All metrics, with what the functions among them give."""
+    return [row for each in metrics for row in (each() if callable(each) else [each])]
+
+
+def test_a_batch_is_timed_unless_it_takes_too_much(limit: None) -> None:
+    small, large = Work(1e6, 1000, 10, 1000), Work(1e6, 2**27, 10, 1000)
+    assert untimed_batches(small, 60.0) == {}
+    slow = untimed_batches(replace(small, multiplications=1e10), 60.0)
+    assert list(slow) == [64]
+    assert "timing a batch of 64 would take about" in slow[64]
+    estimates.allow(held() + 2**30)
+    assert "a batch of 64 would take about" in untimed_batches(large, 1e9)[64]
+
+
+def test_export_times_one_input_where_a_batch_takes_too_long(
+    network: Any, bench: Any, limit: None
+) -> None:
+    given = network("digits-mlp", "gelu")
+    place = bench("digits-mlp")
+    work = work_of(given.module, given.example(1))
+    # A limit between what one input and 64 of them take, so that nothing depends on the machine.
+    short = replace(place, time_limit=2 * 20 * work.seconds(8))
+    rows = rows_of(Export().run(given, short).metrics)
+    for name in ("latency", "relative_latency"):
+        by_batch = {row.setting["batch"]: row for row in rows if row.name == name}
+        assert "not timed: timing a batch of 64" in by_batch[64].reason
+        assert by_batch[64].value is None
+        assert "not timed" not in by_batch[1].reason
+
+
+class _Never(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("a network that is too large was run")
+
+
+def test_smt_refuses_by_size_before_the_network_is_run(bench: Any) -> None:
+    place: Bench = bench("digits-mlp")
+    large = Network("large", _Never(), (3, 64, 64), 10)
+    with pytest.raises(Unsupported, match="12288 inputs; max_inputs is 128"):
+        Smt(eps=(0.01,), samples=1).run(large, place)
+
+
+def test_the_outputs_of_a_text_that_do_not_fit_are_refused(limit: None) -> None:
+    from evalsuite import LanguageModel
+
+    targets = torch.full((2, 1000), 49_999)
+    split = Split(torch.zeros(2, 1000, dtype=torch.long), targets, LanguageModel())
+    estimates.allow(held() + 2**29)
+    with pytest.raises(
+        Unsupported, match=r"outputs of one sample, 50000000 numbers.*shorter windows"
+    ):
+        score(_Never(), split)
+
+
+def test_integers_are_run_on_fewer_samples_where_all_take_too_long(
+    network: Any, bench: Any
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    work = work_of(given.module, given.example(1))
+    short = replace(place, time_limit=20 * 150 * work.seconds(1) / 0.5 * 1.01)
+    rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
+    (row,) = [row for row in rows if row.name == "integer_accuracy" and not row.setting]
+    assert "of the first 20 test samples: running 450 samples in numpy's integers" in row.reason
+    (same,) = [row for row in rows if row.name == "integer_onnx_agreement"]
+    assert same.value == 1.0
+    assert "of the first 20 test samples" in same.reason
+    (accuracy,) = [row for row in rows if row.name == "runtime_accuracy"]
+    assert accuracy.value is not None
+    assert "first 20" not in accuracy.reason
