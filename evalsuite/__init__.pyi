@@ -92,7 +92,8 @@ from .results import parse_setting as parse_setting
 from .samples import Samples as Samples, Several as Several, batch_of as batch_of, pieces as pieces
 from .tasks import (
     Classification as Classification, Embedding as Embedding, LanguageModel as LanguageModel, MultiLabel as MultiLabel,
-    Regression as Regression, Score as Score, TokenClassification as TokenClassification, score as score,
+    Regression as Regression, Score as Score, Segmentation as Segmentation, TokenClassification as TokenClassification,
+    score as score,
 )
 from .tasks.score import changes as changes, mean_loss as mean_loss, scores as scores, worsening as worsening
 from .variants.swapped import Swapped as Swapped

@@ -36,8 +36,8 @@ TOPICS = {
     ),
     "tasks": (
         "Inputs Samples Several leaves mapped pieces batch_of Task Classification"
-        " TokenClassification MultiLabel Regression LanguageModel Embedding IGNORED score scores"
-        " SampleScores Score mean_loss changes worsening"
+        " TokenClassification Segmentation MultiLabel Regression LanguageModel Embedding IGNORED"
+        " score scores SampleScores Score mean_loss changes worsening"
     ),
     "workloads": "Workload Budget split partition labelled packaged_file sha256 mlp convolution",
     "variants": "Variant Setup train Made Trained Swapped",

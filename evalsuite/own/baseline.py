@@ -12,7 +12,7 @@ from torch import nn
 
 from evalsuite.contract import IGNORED, Data
 from evalsuite.own.data.parts import CUT
-from evalsuite.tasks import Classification, MultiLabel
+from evalsuite.tasks import Classification, MultiLabel, Segmentation
 
 _SAMPLES = 512
 _BATCH = 32
@@ -50,7 +50,7 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
             if swaps
             else []
         )
-    if not isinstance(task, Classification):
+    if not isinstance(task, (Classification, Segmentation)):
         return []
     # 2. Classes: all that is asked follows from the confusion matrix of a few training samples.
     confusion = _confusion(module, data)
@@ -94,7 +94,7 @@ def _confusion(module: nn.Module, data: Data) -> np.ndarray:
     """
     targets, outputs = _answers(module, data)
     counted = targets != IGNORED
-    wanted, called = targets[counted], outputs.argmax(-1)[counted]
+    wanted, called = targets[counted], data.task.decisions(outputs)[counted]
     size = int(torch.cat([wanted, called]).max()) + 1
     return torch.bincount(wanted * size + called, minlength=size * size).reshape(size, size).numpy()
 

@@ -26,7 +26,7 @@ from evalsuite.contract import Data, Split
 from evalsuite.own.own import Own
 from evalsuite.reluize.training import fit
 from evalsuite.sources import default_folder
-from evalsuite.tasks import Classification
+from evalsuite.tasks import Classification, Segmentation
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
@@ -289,9 +289,9 @@ def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
         losses += [
             split.task.loss(outputs[one], targets[one]).double().reshape(()) for one in samples
         ]
-        if isinstance(task, Classification):
+        if isinstance(task, (Classification, Segmentation)):
             counted = (targets != -100).reshape(len(targets), -1)
-            wrong = (outputs.argmax(-1) != targets).reshape(len(targets), -1) & counted
+            wrong = (task.decisions(outputs) != targets).reshape(len(targets), -1) & counted
             missed += [*(wrong.sum(1).double() / counted.sum(1))]
         if len(losses) >= _JUDGED:
             break

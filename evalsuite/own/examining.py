@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from evalsuite.contract import Data, Task
+from evalsuite.contract import IGNORED, Data, Task
 from evalsuite.own.baseline import doubts, leaks
 from evalsuite.own.cures import cure_of
 from evalsuite.own.data.classes import Naming, whole_number
@@ -313,7 +313,13 @@ def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
 
 def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
     """Why the model's outputs and the targets do not belong together; empty where they do."""
-    from evalsuite.tasks import Classification, Embedding, MultiLabel, Regression
+    from evalsuite.tasks import (
+        Classification,
+        Embedding,
+        MultiLabel,
+        Regression,
+        Segmentation,
+    )
 
     # 1. Shapes without the batch.
     task, targets = getattr(task, "task", task), data.train.targets
@@ -328,13 +334,8 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
             " choose another `output`"
         )
     # 2. What each task asks of them.
-    if isinstance(task, Classification):
-        if not found or found[:-1] != wanted:
-            return f"{shapes}: logits have one dimension more, the classes; choose another `output`"
-        highest = max(int(getattr(data, part).targets.max()) for part in PARTS)
-        if highest >= found[-1]:
-            cure = f"make its last layer {highest + 1} wide"
-            return f"the labels go up to {highest}, but the model gives {found[-1]} logits: {cure}"
+    if isinstance(task, (Classification, Segmentation)):
+        return _misfit_of_classes(task, shapes, found, data)
     if isinstance(task, (MultiLabel, Embedding)) and found != wanted:
         return f"{shapes}: they must be equal"
     if isinstance(task, Regression) and outputs[:1].numel() != targets[:1].numel():
@@ -342,8 +343,53 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
     return ""
 
 
+def _misfit_of_classes(task: Task, shapes: str, found: tuple[int, ...], data: Data) -> str:
+    """Why logits do not belong to the targets: their shape, or too few classes."""
+    from evalsuite.tasks import LanguageModel, Segmentation, TokenClassification
+
+    wanted = tuple(data.train.targets.shape[1:])
+    # Both orders of dimensions may fit, as of 16 classes in pictures of 16 x 16.
+    last, second = bool(found) and found[:-1] == wanted, bool(wanted) and found[1:] == wanted
+    named = isinstance(task, (LanguageModel, TokenClassification, Segmentation))
+    if last and second and not named:
+        return (
+            f"{shapes}, so that either its first or its last dimension is the classes: choose"
+            " task segmentation for the first, token-classification for the last"
+        )
+    of_places = isinstance(task, Segmentation)
+    if of_places and not second:
+        return (
+            f"{shapes}: logits are (classes, {', '.join(map(str, wanted))}); resize them in"
+            " forward by F.interpolate, or choose another `output`"
+        )
+    if not of_places and not last:
+        cure = (
+            "for a class at each place choose task segmentation"
+            if second
+            else "choose another `output`"
+        )
+        return f"{shapes}: logits have one dimension more, the classes; {cure}"
+    return _too_few(found[0] if of_places else found[-1], data, of_places=of_places)
+
+
+def _too_few(logits: int, data: Data, *, of_places: bool) -> str:
+    """Why there are fewer logits than the labels ask for; empty where there are enough."""
+    highest = max(int(getattr(data, part).targets.max()) for part in PARTS)
+    if highest < (2 if of_places and logits == 1 else logits):
+        return ""
+    said = f"the labels go up to {highest}, but the model gives {logits} logits"
+    labels = data.train.targets[data.train.counted].unique()  # type: ignore[no-untyped-call]
+    if of_places and len(labels) <= highest:
+        listed = [*map(str, labels[:8].tolist()), *(["..."] if len(labels) > 8 else [])]
+        return (
+            f"{said}: there are the labels {', '.join(listed)}; number classes from 0 on, and give"
+            f" {IGNORED} to places that shall count nowhere"
+        )
+    return f"{said}: make its last layer {highest + 1} wide"
+
+
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
-    from evalsuite.tasks import Classification, Regression
+    from evalsuite.tasks import Classification, Regression, Segmentation
 
     # 1. The metrics of this task, tried on the outputs there are.
     with torch.no_grad():
@@ -359,8 +405,9 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
         else ""
     )
     # 2. A softmax at the end: the loss takes logits, and would have a second one in front.
-    if isinstance(kind, Classification) and bool(
-        (outputs >= 0).all() & ((outputs.sum(-1) - 1).abs() < _MIXED).all()
+    classes = 1 if isinstance(kind, Segmentation) else -1
+    if isinstance(kind, (Classification, Segmentation)) and bool(
+        (outputs >= 0).all() & ((outputs.sum(classes) - 1).abs() < _MIXED).all()
     ):
         ends = (
             "; the outputs sum to 1: where they are probabilities, leave the softmax out, since"

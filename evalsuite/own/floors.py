@@ -13,7 +13,16 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Data
-from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression
+from evalsuite.tasks import (
+    Classification,
+    Embedding,
+    LanguageModel,
+    MultiLabel,
+    Regression,
+    Segmentation,
+)
+from evalsuite.tasks.samples import pseudo_values
+from evalsuite.tasks.segmentation import tallies_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,22 +67,23 @@ class Floor:
 def floors(data: Data) -> tuple[Floor, ...]:
     """The floors of the data's task: none of a task without a simple predictor."""
     task = getattr(data.task, "task", data.task)
+    known: tuple[Floor, ...] = ()
     if isinstance(task, LanguageModel):
-        return (_unigram(data),)
-    if isinstance(task, Classification):
-        return (_majority(data), *_linear_classes(data))
-    if isinstance(task, Regression):
+        known = (_unigram(data),)
+    elif isinstance(task, Classification):
+        known = (_majority(data), *_linear_classes(data))
+    elif isinstance(task, Regression):
         count = int(data.test.counted.sum())
         # The R² of values that have nothing to do with the targets is about chi²(1) / n at most.
-        return (
-            Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean"),
-            *_linear_values(data),
-        )
-    if isinstance(task, MultiLabel):
-        return (_frequencies(data),)
-    if isinstance(task, Embedding):
-        return (_mean_direction(data),)
-    return ()
+        mean = Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean")
+        known = (mean, *_linear_values(data))
+    elif isinstance(task, MultiLabel):
+        known = (_frequencies(data),)
+    elif isinstance(task, Segmentation):
+        known = (_one_class(data, task),)
+    elif isinstance(task, Embedding):
+        known = (_mean_direction(data),)
+    return known
 
 
 def doubts_of(frame: pd.DataFrame, baseline: str, found: tuple[Floor, ...]) -> list[str]:
@@ -96,6 +106,20 @@ def _majority(data: Data) -> Floor:
     return Floor(
         "accuracy", share, _error(share, len(targets)), "always naming the most frequent class"
     )
+
+
+def _one_class(data: Data, task: Segmentation) -> Floor:
+    """The most frequent class of training at each place, whatever the picture."""
+    test, known = data.test, data.train.targets[data.train.counted]
+    count = max(2, data.classes)
+    frequent = torch.full_like(test.targets, int(torch.bincount(known).argmax()))
+    tallies = tallies_of(frequent, test.targets, count, torch.zeros(len(test)).double())
+    tallies = tallies[test.labelled]
+    # Chance is of pictures, not of their places, which depend on one another.
+    values = pseudo_values(tallies, task, 0) if len(tallies) > 1 else tallies[:, 0]
+    spread = _ERRORS * float(values.std()) / math.sqrt(len(values)) if len(tallies) > 1 else 0.0
+    score = task.metrics(tallies.sum(0))[0].value or 0.0
+    return Floor("mean_iou", score, spread, "naming the most frequent class at each place")
 
 
 def _unigram(data: Data) -> Floor:

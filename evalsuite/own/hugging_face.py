@@ -237,6 +237,7 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
         LanguageModel,
         MultiLabel,
         Regression,
+        Segmentation,
         TokenClassification,
     )
 
@@ -246,6 +247,11 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
     image = config.model_type in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if isinstance(task, LanguageModel):
         name, known = "AutoModelForCausalLM", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    elif isinstance(task, Segmentation):
+        name, known = (
+            "AutoModelForSemanticSegmentation",
+            auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES,
+        )
     elif isinstance(task, TokenClassification):
         name, known = (
             "AutoModelForTokenClassification",

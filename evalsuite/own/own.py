@@ -103,8 +103,8 @@ class Own(Budget):
             `net.onnx`. With arguments or weights: {path, args, weights}.
         data: a file, a folder, or `my.py:make_data`; with options, as columns and sizes: {path,
             ...}.
-        task: classification, multi-label, regression, language-model, token-classification,
-            embedding, or `my.py:MyTask`; with options {use, ...}.
+        task: classification, segmentation, multi-label, regression, language-model,
+            token-classification, embedding, or `my.py:MyTask`; with options {use, ...}.
         inputs: which named inputs the model is given; all by default.
         output: which of several outputs is measured, by its name or number.
         activation: the registered name of the activation that variants replace, where the model has

@@ -250,11 +250,12 @@ def _validation(network: Network, data: Data) -> list[Metric]:
 
 
 def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:
-    from evalsuite.tasks import Classification, MultiLabel
+    from evalsuite.tasks import Classification, MultiLabel, Segmentation
 
     untrained = f"not trained: {made.untrained}" if made.train_loss is None else ""
     trained_in = None if untrained else seconds
-    in_nats = isinstance(task, (Classification, MultiLabel)) and not getattr(workload, "loss", "")
+    in_nats = isinstance(task, (Classification, MultiLabel, Segmentation))
+    in_nats = in_nats and not getattr(workload, "loss", "")
     unit = "nats" if in_nats else "loss"
     metrics = [
         Metric("train_loss", made.train_loss, unit, Direction.LOWER, reason=untrained),

@@ -8,6 +8,7 @@ from evalsuite.tasks.language_model import LanguageModel
 from evalsuite.tasks.multi_label import MultiLabel
 from evalsuite.tasks.regression import Regression
 from evalsuite.tasks.score import Score, score
+from evalsuite.tasks.segmentation import Segmentation
 
 __all__ = [
     "Classification",
@@ -16,6 +17,7 @@ __all__ = [
     "MultiLabel",
     "Regression",
     "Score",
+    "Segmentation",
     "TokenClassification",
     "score",
 ]

@@ -57,7 +57,7 @@ def scores_of(tallies: torch.Tensor, split: Split, place: int) -> SampleScores:
     They are made when they are asked for. Samples without a target are left out.
     """
     return SampleScores(
-        lambda: _pseudo_values(tallies[split.labelled], split.task, place), blocks_of(split)
+        lambda: pseudo_values(tallies[split.labelled], split.task, place), blocks_of(split)
     )
 
 
@@ -73,7 +73,7 @@ def blocks_of(split: Split) -> torch.Tensor | None:
     return torch.arange(count) * min(count, _BLOCKS) // count
 
 
-def _pseudo_values(tallies: torch.Tensor, task: Task, place: int) -> torch.Tensor:
+def pseudo_values(tallies: torch.Tensor, task: Task, place: int) -> torch.Tensor:
     """The jackknife's pseudo-values of a metric (Tukey, Annals of Mathematical Statistics 29:614,
     1958), shifted to its value: of a mean over samples they are the samples' own values.
 

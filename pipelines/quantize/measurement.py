@@ -22,6 +22,7 @@ from evalsuite import (
     Network,
     Outcome,
     Samples,
+    Segmentation,
     Several,
     Split,
     Timed,
@@ -195,11 +196,13 @@ def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Mod
         )
     folded = fold_hardness(network.module, (network.example(2),))
     shape = tuple(folded(network.example(1)).shape)
-    by_position = len(shape) == 3  # of a text, or of places of a picture
-    if shape != (1, network.classes) and not by_position:
+    of_places = isinstance(task, Segmentation)  # classes second, then places
+    by_position = len(shape) == 3 and not of_places  # of a text, or of places of a picture
+    if shape != (1, network.classes) and not by_position and not of_places:
         raise Unsupported(
             f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per"
-            " sample, and those with a row for each position of a sample, (1, positions, classes)"
+            " sample, those with a row for each position of a sample, (1, positions, classes), and"
+            " those of a task segmentation, (1, classes, height, width)"
         )
     return folded, by_position
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score, mean_absolute_error, r2_score
+from sklearn.metrics import f1_score, jaccard_score, mean_absolute_error, r2_score
 
 from evalsuite import (
+    IGNORED,
     Classification,
     Direction,
     Embedding,
@@ -20,6 +21,7 @@ from evalsuite import (
     Metric,
     MultiLabel,
     Regression,
+    Segmentation,
     Split,
     Task,
     TokenClassification,
@@ -91,6 +93,89 @@ def test_labels_that_are_ignored_count_in_no_metric() -> None:
     assert (found["f1_micro"], found["label_accuracy"], found["exact_match"]) == pytest.approx(
         (2 / 3, 2 / 3, 1 / 2)
     )
+
+
+def test_segmentation_is_scikit_learns() -> None:
+    draw = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(9, 4, 5, 6, generator=draw), torch.zeros(9, 5, 6).long()
+    targets[3:] = torch.randint(3, (6, 5, 6), generator=draw)  # none is of class 3
+    targets[0, 0] = IGNORED
+    counted = targets != IGNORED
+    wanted, decided = targets[counted], outputs.argmax(1)[counted]
+    found = scored(Segmentation(), outputs, targets)
+    assert next(iter(found)) == "mean_iou"
+    assert found["mean_iou"] == pytest.approx(jaccard_score(wanted, decided, average="macro"))
+    assert found["accuracy"] == pytest.approx((wanted == decided).double().mean().item())
+    loss = torch.nn.functional.cross_entropy(outputs, targets, ignore_index=IGNORED).item()
+    assert found["nll"] == pytest.approx(loss, rel=1e-6)
+    assert Segmentation().loss(outputs, targets).item() == pytest.approx(loss, rel=1e-6)
+
+
+def test_classes_that_are_nowhere_count_in_no_mean() -> None:
+    outputs = torch.zeros(2, 7, 3, 3)
+    outputs[:, 2] = 1
+    targets = torch.full((2, 3, 3), 2)
+    targets[0, 0, 0] = 5
+    found = scored(Segmentation(), outputs, targets)
+    assert found["mean_iou"] == pytest.approx((17 / 18 + 0) / 2)
+
+
+def test_two_classes_by_one_logit_are_those_of_two() -> None:
+    draw = torch.Generator().manual_seed(0)
+    one, targets = torch.randn(8, 1, 3, 3, generator=draw), torch.randint(2, (8, 3, 3))
+    targets[1, 1] = IGNORED
+    two = torch.cat([torch.zeros_like(one), one], 1)
+    assert scored(Segmentation(), one, targets) == pytest.approx(
+        scored(Segmentation(), two, targets), rel=1e-6
+    )
+    teacher = torch.randn(8, 1, 3, 3, generator=draw)
+    task = Segmentation()
+    assert task.loss(one, targets).item() == pytest.approx(task.loss(two, targets).item())
+    # The teacher itself is imitated best, of one logit and of two.
+    for wanted in (teacher, torch.cat([-teacher, teacher], 1)):
+        own = wanted.clone().requires_grad_()
+        task.imitation(own, wanted, targets).backward()
+        assert float(own.grad.abs().max()) < 1e-6
+        (away,) = torch.autograd.grad(task.imitation(own + 1, wanted, targets), own)
+        assert own.shape[1] > 1 or float(away.abs().max()) > 1e-4
+
+
+def test_pictures_are_the_samples_of_segmentation() -> None:
+    draw = torch.Generator().manual_seed(0)
+    targets = torch.randint(3, (40, 4, 4), generator=draw)
+    outputs = torch.nn.functional.one_hot(targets, 3).movedim(-1, 1).float()
+    outputs += torch.randn(outputs.shape, generator=draw)
+    split = Split(torch.arange(40.0), targets, Segmentation())
+    found = score(lambda batch: outputs[batch.long()], split)  # type: ignore[index, union-attr]
+    iou, accuracy, _ = found.metrics
+    assert iou.scores is not None
+    assert accuracy.scores is not None
+    right = (outputs.argmax(1) == targets).double().mean((1, 2))
+    assert torch.allclose(accuracy.scores.values(), right)
+    # The jackknife's, by sums over all pictures but one.
+    values = iou.scores.values()
+    assert values.shape == (40,)
+    assert float(values.mean()) == pytest.approx(iou.value)
+    rest = [place for place in range(40) if place != 7]
+    without = jaccard_score(
+        targets[rest].flatten(), outputs.argmax(1)[rest].flatten(), average="macro"
+    )
+    whole = jaccard_score(targets.flatten(), outputs.argmax(1).flatten(), average="macro")
+    everyone = [
+        whole
+        - 39
+        * (
+            jaccard_score(
+                targets[torch.arange(40) != out].flatten(),
+                outputs.argmax(1)[torch.arange(40) != out].flatten(),
+                average="macro",
+            )
+            - whole
+        )
+        for out in range(40)
+    ]
+    shift = whole - float(np.mean(everyone))
+    assert float(values[7]) == pytest.approx(whole - 39 * (without - whole) + shift)
 
 
 def test_classes_and_tokens() -> None:

@@ -23,7 +23,7 @@ from evalsuite.plugins import did_you_mean
 from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
-Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]
+Kind = Literal["classes", "places", "tags", "tokens", "labels", "values", "vectors", ""]
 _SHOWN = 60
 _BEYOND = 2**63  # of a label's size: there is no whole number of 64 bits
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
@@ -41,6 +41,7 @@ def kind_of(task: Task) -> Kind:
         tasks.LanguageModel: "tokens",
         tasks.TokenClassification: "tags",
         tasks.Classification: "classes",
+        tasks.Segmentation: "places",
         tasks.MultiLabel: "labels",
         tasks.Regression: "values",
         tasks.Embedding: "vectors",
@@ -93,7 +94,7 @@ def numbered(
         return Numbered(tokens, most)
     if kind == "labels":
         return _multi_hot(raw, parts, naming, listed)
-    return _classes(raw, parts, naming, listed, single=kind == "classes")
+    return _classes(raw, parts, naming, listed, single=kind == "classes", places=kind == "places")
 
 
 def _listed(part: Part) -> torch.Tensor | list[Any]:
@@ -287,6 +288,7 @@ def _classes(
     listed: Sequence[str],
     *,
     single: bool,
+    places: bool,
 ) -> Numbered:
     """Class numbers, int64: names by their order, numbers as they are, unless the data's names
     say otherwise.
@@ -308,6 +310,8 @@ def _classes(
         # 2. Numbers: as they are, unless names that are listed move them; gaps are refused where
         # nothing tells what the numbers mean.
         numbers = {name: _whole(targets, parts[name]) for name, targets in raw.items()}
+        if places:
+            numbers = {name: _flat(targets, parts[name]) for name, targets in numbers.items()}
         if not (naming.chosen or naming.named or listed):
             _check_dense(numbers["train"], train)
         if single and _is_one_hot(numbers["train"]):
@@ -337,6 +341,18 @@ def _classes(
             " another"
         )
     return Numbered(numbers, classes.count, classes)
+
+
+def _flat(targets: torch.Tensor, part: Part) -> torch.Tensor:
+    """Classes of places, (samples, height, width), of masks that may have one channel. Raises
+    OwnError: there are none.
+    """
+    if targets.ndim == 4 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    if targets.ndim < 2:
+        cure = "give (samples, height, width), or choose task classification"
+        raise OwnError(f"{part.where(-1)}: the targets have no class for each place: {cure}")
+    return targets
 
 
 def _check_dense(targets: torch.Tensor, part: Part) -> None:

@@ -104,6 +104,7 @@ STAGE = "accuracy"
 
 _KNOWN = (
     ("F1 score", "f1_micro", "fraction", 0.005),
+    ("mean IoU", "mean_iou", "fraction", 0.005),
     ("explained variance", "r2", "share", 0.01),
     ("cosine to the original", "cosine", "cosine", 0.01),
 )
@@ -111,11 +112,12 @@ _KNOWN = (
 
 def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
     """Not asked of language models, whose quality is bits per byte: the next token's accuracy is no
-    accuracy beside those of classifiers.
+    accuracy beside those of classifiers. Nor of segmentation, where most places may be background.
     """
     rows = run.measured.frame
-    language = (rows["workload"] == workload) & (rows["metric"] == "bits_per_byte")
-    return None if language.any() else first_step(STAGE, ("accuracy",))(run, workload, variant)
+    own = rows["metric"].isin(["bits_per_byte", "mean_iou"])
+    others = (rows["workload"] == workload) & own
+    return None if others.any() else first_step(STAGE, ("accuracy",))(run, workload, variant)
 
 
 def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
