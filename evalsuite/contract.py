@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 # What a plugin must know, whichever library it is of.
 from netverify.properties import NORMS as NORMS  # noqa: PLC0414
@@ -290,6 +290,17 @@ class Split:
         return (predicted == self.targets)[self.counted].double().mean().item()
 
 
+class InputColumn(NamedTuple):
+    """One input of a table: what it is called, and the values that 0 and 1 stand for. A flag says
+    by 1 that something is so, as `colour = red`.
+    """
+
+    name: str
+    zero: float = 0.0
+    one: float = 1.0
+    flag: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """The four disjoint parts of a workload's data, and what its inputs may be.
@@ -298,7 +309,8 @@ class Data:
     is the number of outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the
     number of tokens where inputs are token indices, else None. `picture` is the shape (channels,
     height, width) of the images that flat inputs were made of. `class_names` are in the order of
-    the outputs, where they are known; `notes` are (what, finding) for the user.
+    the outputs, where they are known; `notes` are (what, finding) for the user. `columns` are what
+    the inputs of a table stand for, one for each.
     """
 
     train: Split
@@ -312,6 +324,7 @@ class Data:
     picture: tuple[int, ...] | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    columns: tuple[InputColumn, ...] = ()
 
     @property
     def task(self) -> Task:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from evalsuite.own.budget import budget_of, without_search
+from evalsuite.own.budget import budget_of
 from evalsuite.own.examining import examine
 from evalsuite.own.floors import doubts_of
 from evalsuite.own.own import Own
@@ -20,7 +20,7 @@ from evalsuite.own.recipes import Asked
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.recipe_files import declared_options
-from evalsuite.results import Status, parse_setting, read_results
+from evalsuite.results import parse_setting, read_results
 from evalsuite.run.record import keep_doubts
 from opgraph.errors import OwnError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _VALIDATED = "validation_"  # before the name of a task's metric
-_MINIATURE = 64  # samples of each part
+PICTURE = "samples.png"  # of three samples, beside the report
 _BEGUN = {
     "scratch": "trained from its initial weights",
     "pretrained": "fine-tuned from the given weights",
@@ -188,55 +188,16 @@ def kept_recipe(asked: Asked, folder: Path) -> Recipe:
     if known is None or known.holds(recipe):  # else the run is refused
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
+        keep_picture(asked, folder)
     return recipe
 
 
-def tried(asked: Asked, folder: Path, time_limit: float = 60.0) -> Iterator[str]:
-    """A line for each stage: what became of the baseline in it, on a few samples, in a process
-    of its own that has so many seconds.
-    """
-    from evalsuite.recipe import parse_recipe
-    from evalsuite.run.cache import Cache
-    from evalsuite.run.console import processes
-    from evalsuite.run.progress import progress_of
-    from evalsuite.run.runner import run_recipe
+def keep_picture(asked: Asked, folder: Path) -> None:
+    """Draw three training samples into the run's folder, where they are images."""
+    from evalsuite.own.preview import draw_samples
 
-    # 1. The same recipe on a few samples, without a search for a budget, in a cache of its own.
-    small = asked.miniature(_MINIATURE, time_limit)
-    recipe = parse_recipe(small.text())
-    executor, workers = processes(recipe)
-    with without_search():
-        run_recipe(
-            recipe,
-            folder / "run",
-            Cache(folder / "cache"),
-            executor,
-            progress_of("none"),
-            workers=workers,
-        )
-    # 2. A line for each variant's making, and for each stage on the baseline.
-    frame = read_results(folder / "run")
-    for variant in recipe.variants:
-        made = frame[(frame.variant == variant.name) & (frame.step == TRAIN)]
-        yield f"{variant.name:<28} {_became(made)}"
-    for step in recipe.steps:
-        rows = frame[(frame.variant == recipe.baseline) & (frame.step == step.name)]
-        yield f"{step.name:<28} {_became(rows)}"
-
-
-def _became(rows: pd.DataFrame) -> str:
-    if rows.empty:
-        return "was not tried: the network it needs was not made"
-    failed = rows[rows.metric == ""]
-    if failed.empty:
-        return "will run"
-    first = failed.iloc[0]
-    if first.status == Status.TIMEOUT.value:
-        return (
-            f"was not seen to run: {first.reason} on {_MINIATURE} samples; `check --time-limit`"
-            " gives it longer"
-        )
-    return f"will not: {first.reason}"
+    own = own_of(asked.own)
+    draw_samples(own, own.data(), folder / PICTURE)
 
 
 def report_of(folder: Path) -> Iterator[str]:
@@ -250,6 +211,8 @@ def report_of(folder: Path) -> Iterator[str]:
     page = write_report(folder)[0]
     yield from _table(read_results(folder))
     yield from terminal_lines(Run.of(folder))
+    if (folder / PICTURE).is_file():
+        yield f"Three training samples: {folder / PICTURE}"
     yield f"Report: {page}"
 
 

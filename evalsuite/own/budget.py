@@ -36,8 +36,8 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 GENTLE_RATES = (2e-5, 5e-5, 2e-4, 1e-3)  # from pretrained weights, which a great rate destroys
 _RATES_OF = {"scratch": RATES, "pretrained": GENTLE_RATES}
 _VERSION = "2"  # of the search: what was found by another is not used
-_SHORTEST = 100  # optimizer steps of the first training
-_LONGEST = 20_000  # optimizer steps of the last
+SHORTEST = 100  # optimizer steps of the first training
+LONGEST = 20_000  # optimizer steps of the last
 _PATIENCE = 2  # doublings of the budget without a gain
 # of the processor, for the whole search: other work beside it changes nothing
 _SECONDS = "EVALSUITE_SEARCH_SECONDS"
@@ -125,7 +125,7 @@ def _file(own: Own, rate: float, epochs: int) -> Path:
         for field in fields(own)
         if field.name not in ("epochs", "learning_rate")
     }
-    whole = f"{_VERSION} {_seconds()} {torch.__version__} {own.fingerprint()} {options}"
+    whole = f"{_VERSION} {search_seconds()} {torch.__version__} {own.fingerprint()} {options}"
     key = hashlib.sha256(f"{whole} {rate} {epochs}".encode()).hexdigest()
     return default_folder() / "budgets" / f"{key}.json"
 
@@ -154,7 +154,7 @@ class _Search:
         options = {field.name: getattr(own, field.name) for field in fields(Budget)}
         self._budget = Budget(**options)
         self._per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
-        self._shortest = max(1, math.ceil(_SHORTEST / self._per_epoch))
+        self._shortest = max(1, math.ceil(SHORTEST / self._per_epoch))
         self._began = time.process_time()
         self._step = self._seconds_of_a_step()
 
@@ -182,7 +182,7 @@ class _Search:
         without = 0
         while (
             without < _PATIENCE
-            and 2 * epochs * self._per_epoch <= _LONGEST
+            and 2 * epochs * self._per_epoch <= LONGEST
             and self._affordable(2 * epochs)
         ):
             epochs *= 2
@@ -263,7 +263,8 @@ class _Search:
     def _affordable(self, epochs: int) -> bool:
         """Whether so many epochs more fit into the search's time."""
         return (
-            time.process_time() - self._began + epochs * self._per_epoch * self._step <= _seconds()
+            time.process_time() - self._began + epochs * self._per_epoch * self._step
+            <= search_seconds()
         )
 
     def _too_long(self, epochs: int) -> str:
@@ -320,7 +321,7 @@ def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
     return False
 
 
-def _seconds() -> float:
+def search_seconds() -> float:
     """Seconds of the processor that a search may take: 120, or what the variable says where that
     is a number.
     """

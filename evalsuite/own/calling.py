@@ -184,7 +184,7 @@ def assess(
         OwnError: something is wrong with the model, the data or an option; nothing was trained.
         DataError, RunError: see `run_recipe`.
     """
-    from evalsuite.own.assessing import asked_of, doubted
+    from evalsuite.own.assessing import asked_of, doubted, keep_picture
     from evalsuite.own.memory import name_of
     from evalsuite.recipe import parse_recipe
     from evalsuite.report import write_report
@@ -197,6 +197,7 @@ def assess(
     asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
     folder = Path(out) if out is not None else Path("runs") / asked.name
     run_in_python(parse_recipe(asked.text()), folder, cache, jobs, progress)
+    keep_picture(asked, folder)
     doubted(asked, folder)
     return Assessment(folder, read_results(folder), write_report(folder)[0])
 

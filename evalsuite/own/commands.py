@@ -52,6 +52,7 @@ MaxLoss = Annotated[
 ]
 MinSpeedup = Annotated[float | None, typer.Option(help="Goal: and that is so many times as fast.")]
 Target = Annotated[str, typer.Option(help="What executes it: onnxruntime.")]
+_WIDTH = 28  # of what a line of `check` is about
 Progress = Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")]
 
 
@@ -69,10 +70,11 @@ def check(
 ) -> None:
     """Look at your model and data, and say stage by stage: will run, or why not and the cure.
 
-    The model is loaded, its activations are found, one training step is taken; then every stage is
-    tried on a few samples, each in a process of its own. Nothing is kept.
+    The model is loaded, its activations are found, one training step is taken; three samples and
+    a first score are shown, to be verified by eye. Then every stage is tried on a few samples, each
+    in a process of its own. Nothing is kept but a picture of the samples, where they are images.
     """
-    from evalsuite.own.assessing import tried
+    from evalsuite.own.checking import checked, picture_of
 
     if not time_limit > 0:
         raise typer.BadParameter(
@@ -81,9 +83,9 @@ def check(
     asked = _asked((model, data, task, weights, start, set_ or []), stages, search=False)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
-        stages_tried = tried(asked, Path(folder), time_limit)
-        while (line := _told(lambda: next(stages_tried, None))) is not None:
-            say(line)
+        lines = checked(asked, Path(folder), picture_of(asked), time_limit)
+        while (line := _told(lambda: next(lines, None))) is not None:
+            say(f"{line[0]:<{_WIDTH}} {line[1]}")
 
 
 def assess(

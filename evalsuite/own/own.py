@@ -289,7 +289,7 @@ class Own(Budget):
     def task_chosen(self) -> Task:
         """The task, with the user's loss and metrics."""
         chosen, source = cast(TaskChoice, self.task), self.data_choice
-        by_bytes = (source.tokenizer or _tokenizer(self.model_choice) or "bytes") == "bytes"
+        by_bytes = (source.tokenizer or tokenizer_folder(self.model_choice) or "bytes") == "bytes"
         if by_bytes and not source.is_function and not source.path.endswith((".npz", ".npy")):
             chosen = chosen.told_of_bytes()
         return task_of(chosen, self.loss, self.metrics)
@@ -318,7 +318,7 @@ def forget() -> None:
 @cache
 def _data(own: Own) -> Data:
     task = own.task_chosen()
-    tokenizer = _tokenizer(own.model_choice)
+    tokenizer = tokenizer_folder(own.model_choice)
     original: list[nn.Module] = []
 
     def outputs_of(inputs: Inputs) -> torch.Tensor:
@@ -413,7 +413,7 @@ def _places(own: Own) -> OwnActivations:
         return OwnActivations.of(own.given(), _data(own).train.first(2), chosen=own.activation)
 
 
-def _tokenizer(model: Model) -> str | None:
+def tokenizer_folder(model: Model) -> str | None:
     """The folder of a Hugging Face model, where it has a tokenizer."""
     if not model.path.startswith("hf:"):
         return None

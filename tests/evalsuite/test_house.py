@@ -31,6 +31,7 @@ ALLOWED = {
         "decimals",
         "latency",
         "networks",
+        "plan",
         "plugins",
         "recipe",
         "recipe_files",

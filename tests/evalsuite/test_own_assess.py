@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -339,6 +340,9 @@ def test_check_says_stage_by_stage_what_will_run(tmp_path: Path) -> None:
     said = _in(tmp_path, "check", *table_regression(tmp_path))
     lines = dict(line.split(None, 1) for line in said.splitlines() if line)
     assert lines["accuracy"] == "will run"
+    assert lines["sample"].startswith("3")
+    assert " of training: rmse " in lines["first"]
+    assert re.match(r"assess takes about \d+ (to \d+ )?min", lines["time"])
     assert lines["smt"].startswith("will not: ")
     assert "gelu-swap" in lines
 

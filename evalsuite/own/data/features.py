@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from evalsuite.contract import InputColumn
 from evalsuite.own.data.columns import Column
-from evalsuite.own.data.parts import Part, Raw
+from evalsuite.own.data.parts import Encoding, Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind
@@ -43,10 +44,11 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         start += len(table)
 
     # 2. Means and ranges are of the training rows alone, which are known once the parts are cut.
-    def fit(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    def fit(rows: torch.Tensor) -> Encoding:
         pieces = [piece for inputs in columns for piece in _encoded(inputs, rows.numpy())]
-        whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
-        return lambda wanted: whole[wanted]
+        values = np.stack([piece for _, piece in pieces], axis=1)
+        whole = torch.from_numpy(values.astype(np.float32))
+        return Encoding(lambda wanted: whole[wanted], tuple(column for column, _ in pieces))
 
     notes = (("columns", _described(columns, left_out)),)
     return Raw(
@@ -131,10 +133,13 @@ def _described(columns: list[Column], left_out: list[str]) -> str:
     return f"{shown}{more}" + "".join(f"; left out: {reason}{cure}" for reason in left_out)
 
 
-def _encoded(of: Column, train: np.ndarray) -> list[np.ndarray]:
+def _encoded(of: Column, train: np.ndarray) -> list[tuple[InputColumn, np.ndarray]]:
     """Its columns for all rows, by what the training rows have."""
     if of.kind == "category":
-        return [of.texts == name for name in sorted(set(of.texts[train]))]
+        return [
+            (InputColumn(f"{of.name} = {name}", flag=True), of.texts == name)
+            for name in sorted(set(of.texts[train]))
+        ]
     known = of.numbers[train]
     known = known[~np.isnan(known)]
     if not len(known):
@@ -145,4 +150,7 @@ def _encoded(of: Column, train: np.ndarray) -> list[np.ndarray]:
     low, width = known.min(), np.ptp(known) or 1.0
     missing = np.isnan(of.numbers)
     scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)
-    return [scaled, missing] if missing.any() else [scaled]
+    scaled_column = InputColumn(of.name, float(low), float(low + width))
+    if not missing.any():
+        return [(scaled_column, scaled)]
+    return [(scaled_column, scaled), (InputColumn(f"{of.name} is missing", flag=True), missing)]

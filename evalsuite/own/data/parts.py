@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evalsuite.contract import InputColumn
 from evalsuite.own.data.source import Source
 from evalsuite.samples import Chosen, Samples
 from evalsuite.workloads.workload import SPLIT_SEED, partition
@@ -56,13 +57,21 @@ class Part:
     keys: Sequence[object] | None = None
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """A function that encodes inputs, and what each of the encoded inputs stands for."""
+
+    encode: Callable[[torch.Tensor], torch.Tensor]
+    columns: tuple[InputColumn, ...]
+
+
 @dataclass
 class Raw:
     """The parts that are given, the training part among them.
 
     `domain` is the range of inputs, None where those in memory tell. `labels` are names of classes
     that the source itself lists. `fit` makes, from the inputs of the training part as it is after
-    cutting, a function that encodes inputs. `consecutive`: parts are cut off the end, not drawn.
+    cutting, what encodes inputs. `consecutive`: parts are cut off the end, not drawn.
     `notes` are (what, finding) for `check` and the report. `folders`: the targets are names of
     folders.
     """
@@ -71,7 +80,7 @@ class Raw:
     domain: tuple[float, float] | None = None
     vocabulary: int | None = None
     labels: tuple[str, ...] = ()
-    fit: Callable[[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]] | None = None
+    fit: Callable[[torch.Tensor], Encoding] | None = None
     consecutive: bool = False
     notes: tuple[tuple[str, str], ...] = ()
     folders: bool = False

@@ -185,10 +185,10 @@ def _assembled(
     # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
     # training part alone.
     parts, targets = cut(raw, targets, source)
-    if raw.fit is not None:
-        encode = raw.fit(parts["train"].inputs[:])
+    encoding = None if raw.fit is None else raw.fit(parts["train"].inputs[:])
+    if encoding is not None:
         for name, part in parts.items():
-            parts[name] = Part(encode(part.inputs[:]), None, part.where, part.keys)
+            parts[name] = Part(encoding.encode(part.inputs[:]), None, part.where, part.keys)
     # 3. Targets that are a teacher's outputs are asked for now, of the encoded inputs.
     if classes == 0:
         targets = {name: _asked(part, targets_of) for name, part in parts.items()}
@@ -219,6 +219,7 @@ def _assembled(
         raw.vocabulary,
         class_names=names,
         notes=notes,
+        columns=() if encoding is None else encoding.columns,
     )
 
 

@@ -23,6 +23,10 @@ class Bytes:
         """The tokens of each text, with no special ones."""
         return [list(text.encode()) for text in texts]
 
+    def text(self, tokens: Sequence[int]) -> str:
+        """What tokens say; padding says nothing."""
+        return bytes(token for token in tokens if token).decode(errors="replace")
+
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         """At most `length` tokens of each text, or pair of texts, special ones among them; and the
         text of each. Bytes of a pair are joined by a line's end.
@@ -67,6 +71,9 @@ class Subwords:
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         self._of.no_truncation()
         return [each.ids for each in self._of.encode_batch(list(texts), add_special_tokens=False)]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return str(self._of.decode(list(tokens), skip_special_tokens=False))
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         self._of.enable_truncation(length)

@@ -1,0 +1,274 @@
+"""What a person verifies by eye before anything is measured: three samples as the model gets them,
+decoded, and the baseline's first score.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evalsuite.contract import IGNORED, Data, Split
+from evalsuite.own.own import Own, tokenizer_folder
+from evalsuite.reluize.training import fit
+from evalsuite.report.numerals import scale_of
+from evalsuite.samples import Chosen
+from evalsuite.tasks import score
+from evalsuite.workloads.options import Budget
+from opgraph.errors import OwnError
+from opgraph.inputs import Inputs, leaves
+
+if TYPE_CHECKING:
+    from evalsuite.contract import Metric
+    from evalsuite.own.data.tokenizers import Tokenizer
+    from evalsuite.own.floors import Floor
+
+_COUNT = 3  # samples
+_SHOWN = 200  # characters of one
+_VALUES = 8  # of arrays, names of labels and the like
+_COLUMNS = 20
+_SCORED = 512  # samples of the first score
+_STEPS = 100  # of training before it, of a network that is trained
+_SECONDS = 10.0  # that they may take
+_TIMED = 5  # steps that tell how long one takes
+
+
+def sample_lines(own: Own, data: Data) -> Iterator[str]:
+    """Three training samples, the first, the middle and the last one, with their targets."""
+    tokenizer = _tokenizer(own, data)
+    inputs, targets = _chosen(data)
+    for place in range(len(targets)):
+        target = _target(targets[place], data, tokenizer)
+        yield f"{_input(inputs, place, data, tokenizer)} -> {target}"
+
+
+def draw_samples(own: Own, data: Data, file: Path) -> bool:
+    """Draw the same samples, where they are images, into a PNG file; whether they are."""
+    if data.image_shape is None or not isinstance(data.train.first(1), torch.Tensor):
+        return False
+    from matplotlib.figure import Figure
+
+    inputs, targets = _chosen(data)
+    images = leaves(inputs)[0].reshape(-1, *data.image_shape)
+    figure = Figure(figsize=(2.4 * len(images), 2.8), layout="constrained")
+    for place, axes in enumerate(figure.subplots(1, len(images), squeeze=False)[0]):
+        pixels = _pixels(images[place], own, data)
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(_cut(_target(targets[place], data, None), 30), fontsize=9)
+        axes.set_axis_off()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=120, metadata={"Software": None})
+    return True
+
+
+@dataclass(frozen=True)
+class First:
+    """The baseline's first score.
+
+    Args:
+        metric: the task's headline, on test samples.
+        samples: how many.
+        steps: of training before it; 0 of a network that is measured as it is.
+        floor: the simple predictor that the network should be better than; None where there is
+            none of this metric.
+        step_seconds: how long a training step takes; 0 where none was taken.
+        sample_seconds: how long the network takes for a test sample.
+    """
+
+    metric: Metric
+    samples: int
+    steps: int
+    floor: Floor | None
+    step_seconds: float
+    sample_seconds: float
+
+    @property
+    def words(self) -> str:
+        """The score beside that of the simple predictor."""
+        after = f"after {self.steps} steps of training: " if self.steps else ""
+        metric = self.metric
+        if metric.value is None:
+            return f"{after}{metric.name} has no value: {metric.reason}"
+        values = [metric.value, *([self.floor.score] if self.floor else [])]
+        scale = scale_of(metric.unit, values, values)
+        said = f"{metric.name} {scale.number(metric.value)} {scale.unit}".rstrip()
+        said = f"{after}{said} on {self.samples:,} test samples"
+        if self.floor is None:
+            return said
+        return (
+            f"{said}; {self.floor.words} has {scale.number(self.floor.score)} {scale.unit}".rstrip()
+        )
+
+
+def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
+    """The baseline's score: of a model that is measured as it is at once, of another after a short
+    training.
+    """
+    # 1. A training of a few seconds shows whether targets and inputs belong together.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module, steps, step_seconds = own.given().eval(), 0, 0.0
+        if not own.is_onnx:
+            step_seconds = _seconds_of_a_step(own, data)
+        if own.start != "trained" and not own.is_onnx:
+            steps = max(1, min(_STEPS, int(_SECONDS / max(step_seconds, 1e-6))))
+            _train(own, data, module, steps)
+    # 2. Score it on some test samples.
+    chosen = _spaced(data.test, _SCORED)
+    inputs = data.test.inputs
+    some = inputs[chosen] if isinstance(inputs, torch.Tensor) else Chosen(inputs, chosen.tolist())
+    split = Split(some, data.test.targets[chosen], data.test.task)
+    began = time.perf_counter()
+    headline = score(module, split).headline
+    taken = (time.perf_counter() - began) / len(split)
+    floor = next((each for each in floors if each.metric == headline.name), None)
+    return First(headline, len(split), steps, floor, step_seconds, taken)
+
+
+def _train(
+    own: Own,
+    data: Data,
+    module: torch.nn.Module,
+    steps: int,
+    note: Callable[[float], None] | None = None,
+) -> None:
+    options = {field.name: getattr(own, field.name) for field in fields(Budget)}
+    budget: Any = replace(Budget(**options), epochs=1)
+    per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
+    fit(module, data.train, budget, seed=0, share=steps / per_epoch, after_step=note)
+
+
+def _seconds_of_a_step(own: Own, data: Data) -> float:
+    """The median time of a few training steps, without the first, which is slower."""
+    times: list[float] = []
+    _train(own, data, own.given(), _TIMED, lambda _: times.append(time.perf_counter()))
+    steps = sorted(later - earlier for earlier, later in pairwise(times))
+    return steps[len(steps) // 2] if steps else 0.0
+
+
+def _spaced(split: Split, count: int) -> torch.Tensor:
+    """Indices of so many samples with a target, from the first to the last at equal distances."""
+    labelled = split.labelled.nonzero().flatten()
+    places = torch.linspace(0, len(labelled) - 1, min(count, len(labelled))).long()
+    return labelled[places.unique()]  # type: ignore[no-untyped-call]
+
+
+def _chosen(data: Data) -> tuple[Inputs, torch.Tensor]:
+    chosen = _spaced(data.train, _COUNT)
+    return data.train.inputs[chosen], data.train.targets[chosen]
+
+
+def _tokenizer(own: Own, data: Data) -> Tokenizer | None:
+    """The tokenizer by which a file's texts became tokens; None of other inputs, and of tokens
+    that a function gives.
+    """
+    source = own.data_choice
+    if data.vocabulary is None or source.is_function or source.path.endswith((".npz", ".npy")):
+        return None
+    from evalsuite.own.data.tokenizers import tokenizer_of
+
+    try:
+        return tokenizer_of(
+            source.tokenizer or tokenizer_folder(own.model_choice) or "bytes", source.path
+        )
+    except OwnError:  # the reader of the data has said so where it matters
+        return None
+
+
+def _input(inputs: Inputs, place: int, data: Data, tokenizer: Tokenizer | None) -> str:
+    """One sample of a batch, decoded where it is known what it was."""
+    named: dict[Any, torch.Tensor] = (
+        inputs if isinstance(inputs, dict) else dict(enumerate(leaves(inputs)))
+    )
+    # 1. Texts: tokens of the first input that are no padding.
+    first = next(iter(named.values()))[place]
+    if tokenizer is not None and not first.is_floating_point():
+        mask = named.get("attention_mask")
+        counted = first if mask is None else first[mask[place] != 0]
+        return f'"{_cut(tokenizer.text(counted.tolist()))}"'
+    # 2. Rows of a table, with the values that the file has.
+    if data.columns and len(data.columns) == first.numel():
+        return _row(first, data)
+    # 3. Images and other arrays by their shape and values.
+    if data.image_shape is not None and len(named) == 1:
+        channels, height, width = data.image_shape
+        channel = "one channel" if channels == 1 else f"{channels} channels"
+        ends = f"from {first.min():.3g} to {first.max():.3g}, mean {first.mean():.3g}"
+        return f"an image of {height} x {width} pixels, {channel}, {ends}"
+    return ", ".join(
+        f"{name} {_array(each[place])}" if len(named) > 1 else _array(each[place])
+        for name, each in named.items()
+    )
+
+
+def _row(values: torch.Tensor, data: Data) -> str:
+    said, absent = [], set()
+    for column, value in zip(data.columns, values.flatten().tolist(), strict=True):
+        if column.flag and value:
+            said.append(column.name)
+            absent.add(column.name.removesuffix(" is missing"))
+        elif not column.flag:
+            said.append(f"{column.name} {column.zero + value * (column.one - column.zero):.6g}")
+    # A number that is missing stands as the mean, which is not the file's.
+    kept = [each for each in said if each.rpartition(" ")[0] not in absent]
+    more = f", and {len(kept) - _COLUMNS} more" if len(kept) > _COLUMNS else ""
+    return ", ".join(kept[:_COLUMNS]) + more
+
+
+def _array(values: torch.Tensor) -> str:
+    flat = values.flatten().tolist()
+    shown = ", ".join(f"{each:.4g}" for each in flat[:_VALUES])
+    more = f", ... of shape {tuple(values.shape)}" if len(flat) > _VALUES else ""
+    return f"[{shown}{more}]"
+
+
+def _target(target: torch.Tensor, data: Data, tokenizer: Tokenizer | None) -> str:
+    """One target, with the names of its classes."""
+    from evalsuite.tasks import Classification, LanguageModel, MultiLabel, TokenClassification
+
+    task = getattr(data.task, "task", data.task)
+    known = target[target != IGNORED] if not target.is_floating_point() else target
+    # 1. Whole numbers are classes, tokens, or labels that are present.
+    if isinstance(task, LanguageModel):
+        tokens = known.flatten().tolist()
+        return f'"{_cut(tokenizer.text(tokens))}"' if tokenizer is not None else _array(known)
+    if isinstance(task, MultiLabel):
+        present = (target.flatten() == 1).nonzero().flatten().tolist()
+        labels = ", ".join(_named(each, data) for each in present[:_VALUES])
+        return f"{labels}{', ...' if len(present) > _VALUES else ''}" if present else "no label"
+    if isinstance(task, (Classification, TokenClassification)) and not target.is_floating_point():
+        if target.dim() == 0:
+            return _named(int(target), data)
+        counts = zip(*(each.tolist() for each in known.unique(return_counts=True)), strict=True)  # type: ignore[no-untyped-call]
+        said = [f"{_named(each, data)} x {count}" for each, count in counts]
+        return ", ".join(said[:_VALUES]) + (", ..." if len(said) > _VALUES else "")
+    # 2. Others are values.
+    return f"{target.item():.6g}" if target.numel() == 1 else _array(target)
+
+
+def _named(number: int, data: Data) -> str:
+    name = data.class_names[number] if number < len(data.class_names) else str(number)
+    return name if name == str(number) else f"{number} ({name})"
+
+
+def _pixels(image: torch.Tensor, own: Own, data: Data) -> Any:
+    """The image as matplotlib takes it, (height, width, 3) or (height, width), in [0, 1]."""
+    source, low, high = own.data_choice, *data.domain
+    if source.mean and len(source.mean) == len(image):
+        image = image * torch.tensor(source.std)[:, None, None]
+        image = image + torch.tensor(source.mean)[:, None, None]
+    elif (low, high) != (0.0, 1.0) and math.isfinite(high - low):
+        image = (image - low) / (high - low)
+    shown = image.clamp(0, 1).permute(1, 2, 0).numpy()
+    return shown[:, :, 0] if shown.shape[2] == 1 else shown
+
+
+def _cut(text: str, length: int = _SHOWN) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 3]}..."
