@@ -7,6 +7,7 @@ table for each network: see `benchmarks.peers`.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -139,12 +140,9 @@ def runtime() -> Iterator[Figure]:
 
 
 def integers() -> Iterator[Figure]:
-    """The integer-only network of digits-cnn in numpy over the float32 one in ONNX Runtime, one
-    thread each.
-    """
-    from threadpoolctl import threadpool_limits
-
+    """The integer-only file of digits-cnn over the float32 file, in ONNX Runtime."""
     from intnet.execution import Executor
+    from intnet.network import write_integer_onnx
     from pipelines.quantize.lowering import lower
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.treatment import quantize
@@ -158,17 +156,19 @@ def integers() -> Iterator[Figure]:
         module.train()(data.train.inputs)
     floating = session(module.eval(), data.input_shape)
     quantized = quantize(module, data.input_shape, Scheme(Bits(8, 8)), data.calibration.inputs)
-    executor = Executor(lower(quantized, data.input_shape))
+    network = lower(quantized, data.input_shape)
+    executor = Executor(network)
+    file = write_integer_onnx(network, Path(os.devnull)).SerializeToString()
+    integer = open_onnx(file)
     for batch in (1, 64):
         inputs = data.test.inputs[:batch]
-        given = executor.quantize(inputs.numpy())
-        with threadpool_limits(1):
-            measured = compare_latency(
-                lambda given=given: executor.run(given),
-                lambda inputs=inputs: run_onnx(floating, inputs),
-                seconds=3,
-            )
-        yield f"integer executor / ONNX Runtime float32, digits-cnn, batch {batch}", measured.ratio
+        given = {integer.get_inputs()[0].name: executor.quantize(inputs.numpy())}
+        measured = compare_latency(
+            lambda given=given: integer.run(None, given),
+            lambda inputs=inputs: run_onnx(floating, inputs),
+            seconds=3,
+        )
+        yield f"integer-only file / float32 file, digits-cnn, batch {batch}", measured.ratio
 
 
 def quantized() -> Iterator[Figure]:

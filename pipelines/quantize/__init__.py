@@ -98,7 +98,7 @@ class Quantize:
             quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "13"
+    version: ClassVar[str] = "14"
     libraries: ClassVar[tuple[str, ...]] = (
         "brevitas",
         "torch",

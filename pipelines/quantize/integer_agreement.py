@@ -214,7 +214,7 @@ def compare(
     predictions = same = logits = differing = 0
     found: dict[str, Disagreement] = {}
     for part in pieces(inputs, at_a_time(quantized, chunk)):
-        integer = executor(part.numpy())  # first: it says what is wrong with the inputs
+        integer = executor.run_reals(part.numpy())  # first: it says what is wrong with the inputs
         made = (
             recorded_integers(quantized, part)
             if exact is None

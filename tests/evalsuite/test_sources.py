@@ -102,7 +102,7 @@ CHANGES = {
     "pipelines/recipes/ocr.py": set(),
     "pipelines/prune/exact/removing.py": {"exact-prune"},
     "pipelines/prune/report/text.py": set(),
-    "intnet/kernels.py": {"quantize"},
+    "intnet/layers.py": {"quantize"},
     "pipelines/quantize/report/text.py": set(),
     "pipelines/smt/solvers.py": {"smt"},
     "pipelines/smt/integer/bounds.py": {"smt"},

@@ -7,28 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from intnet.grids import Grid, Integers, Rounding, Shape
-from intnet.kernels import (
-    SINGLE_LIMIT,
-    Kernel,
-    Padded,
-    Preparation,
-    Slot,
-    correlation,
-    dense,
-    depthwise,
-    flattening,
-    pad,
-    pool,
-    windows,
-)
 from intnet.onnx_nodes import Nodes, Tensor
 from intnet.operation import (
     INT64,
@@ -40,6 +26,8 @@ from intnet.operation import (
     kind_of_sums,
 )
 
+Padding = Sequence[tuple[int, int]]
+Array = npt.NDArray[Any]
 _WEIGHT_OFFSET = 128
 
 
@@ -129,7 +117,6 @@ class Linear(Weighted):
     """
 
     axis: ClassVar[int] = -1
-    permutes: ClassVar[bool] = True
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         self.require(given[0][-1] == self.weight.shape[1], given[0])
@@ -140,14 +127,6 @@ class Linear(Weighted):
 
     def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
         return nodes.add("MatMulInteger", data, nodes.constant(raised.T, np.uint8), zero, offset)
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        kind, weight = of.kind(self.name), self.weight.astype(np.int64)
-        bias = self.bias + (source.offset - self.input.zero_point) * weight.sum(1)
-        if source.order is not None:
-            weight = weight[:, source.order]
-        constants = np.ascontiguousarray(weight.T.astype(kind)), bias.astype(kind)
-        return Kernel(of.slot(self.name, False, 0), partial(dense, source, *constants))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +141,6 @@ class Convolution(Weighted):
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
     groups: int
-    slides: ClassVar[bool] = True
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         self.require(given[0][0] == self.weight.shape[1] * self.groups, given[0])
@@ -196,26 +174,6 @@ class Convolution(Weighted):
             group=self.groups,
         )
 
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        slot, kind = of.slot(self.name, True, 0), of.kind(self.name)
-        padded = Padded(self.name, source, self.input.zero_point, self.padding)
-        made, share, *kernel = self.weight.shape
-        window = tuple(kernel), self.stride, self.dilation
-        weight, bias = (
-            np.moveaxis(self.weight.astype(kind), 1, -1).reshape(made, -1),
-            self.bias.astype(kind),
-        )
-        # With one input for each output the product has no sum over channels.
-        if share == 1 and made == self.groups > 1:
-            constants = np.ascontiguousarray(weight.T), bias
-            return Kernel(slot, partial(depthwise, padded, *constants, window), padded)
-        # The bias is one more weight, of a column that is constant.
-        rows = np.concatenate([weight, bias[:, None]], axis=1).reshape(
-            self.groups, made // self.groups, -1
-        )
-        columns = np.ascontiguousarray(rows.transpose(0, 2, 1))
-        return Kernel(slot, partial(correlation, padded, columns, window), padded, columns.shape[1])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumPool(Operation):
@@ -227,7 +185,6 @@ class SumPool(Operation):
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
-    slides: ClassVar[bool] = True
 
     @property
     def dilation(self) -> tuple[int, ...]:
@@ -262,12 +219,6 @@ class SumPool(Operation):
         nodes.sums_to(places * max(zero_point - x.low, x.high - zero_point))
         return Tensor(made, np.int32, places * (x.low - zero_point), places * (x.high - zero_point))
 
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        padded = Padded(self.name, source, self.input.zero_point, self.padding)
-        window = self.kernel, self.stride, self.dilation
-        bind = partial(pool, padded, np.add, of.kind(self.name), window)
-        return Kernel(of.slot(self.name, True, 0), bind, padded)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaxPool(Operation):
@@ -277,7 +228,6 @@ class MaxPool(Operation):
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
-    slides: ClassVar[bool] = True
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         return (given[0][0], *_places(self, given[0], self.kernel, self.dilation))
@@ -321,14 +271,6 @@ class MaxPool(Operation):
             slices.append(nodes.add("Slice", padded, *ends, spatial, step))
         return nodes.add("Max", *slices)
 
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        if of.spans[self.name].reach(source.offset) >= SINGLE_LIMIT:
-            return Operation.prepare(self, of, source)
-        padded = Padded(self.name, source, source.offset, self.padding, -np.inf)
-        window = self.kernel, self.stride, self.dilation
-        bind = partial(pool, padded, np.maximum, np.float32, window)
-        return Kernel(of.slot(self.name, True, source.offset), bind, padded)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flatten(Operation):
@@ -342,21 +284,6 @@ class Flatten(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         return replace(given[0], name=nodes.add("Flatten", given[0].name, axis=1))
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        """Linear layers take the features in the order in which they are stored, and permute
-        their weights.
-        """
-        keep, slot = (
-            source.last and of.read_by(self.name, "permutes"),
-            of.slot(self.name, False, source.offset),
-        )
-        if keep:
-            places = np.arange(int(np.prod(source.shape))).reshape(
-                source.shape[-1], *source.shape[:-1]
-            )
-            slot = replace(slot, order=np.moveaxis(places, 0, -1).ravel())
-        return Kernel(slot, partial(flattening, source, keep))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -427,3 +354,18 @@ def _inner(view: Integers, kernel: Shape) -> tuple[int, ...]:
 
 def _pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
     return [before for before, _ in padding] + [after for _, after in padding]
+
+
+def pad(x: Array, padding: Padding, value: int) -> Array:
+    """`x` (batch, channels, *places) with `value` around its places."""
+    return np.pad(x, ((0, 0), (0, 0), *padding), constant_values=value)
+
+
+def windows(
+    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Array:
+    """View (batch, channels, *places, *kernel) of `x` (batch, channels, *places before)."""
+    reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    view = sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
+    places = tuple(slice(None, None, s) for s in stride)
+    return view[(slice(None), slice(None), *places, *(slice(None, None, d) for d in dilation))]

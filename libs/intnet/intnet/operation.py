@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from intnet.grids import Grid, Integers, Rounding, Shape
-from intnet.kernels import Kernel, Preparation, Slot, checked
 from intnet.onnx_nodes import Nodes, Tensor
 
 INT32 = np.iinfo(np.int32)
@@ -96,9 +95,6 @@ class Operation:
     inputs: tuple[str, ...]
     # so that its results must fit into 32 bits, whatever accumulators may have
     divides: ClassVar[bool] = False
-    looks_up: ClassVar[bool] = False
-    slides: ClassVar[bool] = False  # a window over places
-    permutes: ClassVar[bool] = False  # takes features in any order
     kind: ClassVar[str] = ""
     """What its scalar operations are counted as; its own name in lower case where there is none."""
 
@@ -157,17 +153,6 @@ class Operation:
             ValueError: an input or a sum is too wide.
         """
         raise TypeError(f"{self.name!r}: no ONNX nodes are known for a {type(self).__name__}")
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        """A fast kernel that gives the integers of `apply`, by which it is run where no faster way
-        is proven exact.
-
-        `source` says how its first input is stored.
-        """
-        grid = getattr(self, "output", None)
-        slot = of.slot(self.name, source.last, 0 if grid is None else of.offset(self.name, grid))
-        sources = tuple(of.slots[each] for each in self.inputs)
-        return Kernel(slot, partial(checked, self, sources, of.rounding, slot))
 
     def require(self, holds: bool, shape: Shape) -> None:
         """Raise ValueError, naming the shape, unless something holds."""

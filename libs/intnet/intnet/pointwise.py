@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +19,8 @@ from intnet.grids import (
     rescale,
     shift_right,
 )
-from intnet.kernels import Kernel, Preparation, Slot, floor, lookup
 from intnet.onnx_nodes import Nodes, Tensor
 from intnet.operation import Known, Operation, Span, along, every
-from intnet.rounding import (
-    DOUBLE_BITS,
-    Ends,
-    float_factors,
-    rescaling,
-    smooth,
-    weighted_sum,
-)
 
 SCALE_DOWN = {Rounding.HALF_EVEN: 5, Rounding.HALF_UP: 2, Rounding.GEMMLOWP: 8}
 """Scalar operations of one multiplication by 2^-shift, rounded.
@@ -65,27 +55,6 @@ class Rectify(Operation):
         made = nodes.add("Max", x.name, nodes.constant(self.zero_point, x.dtype))
         return replace(x, name=made, low=max(x.low, self.zero_point))
 
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        return Kernel(replace(source), partial(floor, self.zero_point - source.offset))
-
-
-def _stored(
-    output: Grid, name: str, of: Preparation, source: Slot, before: int
-) -> tuple[Slot, Ends]:
-    """How a rescaled tensor of the source's shape is stored, and the end of its computation."""
-    slot = replace(source, offset=of.offset(name, output))
-    return slot, Ends(
-        output.zero_point - slot.offset, output.low - slot.offset, output.high - slot.offset, before
-    )
-
-
-def _float_factors(
-    factor: Dyadic, ends: tuple[Integers, Integers], output: Grid, rounding: Rounding
-) -> tuple[npt.NDArray[np.floating], int] | None:
-    """As `float_factors`, where a clip to the output's grid tells the rounded products apart."""
-    levels = np.arange(output.low, output.high) - output.zero_point + 1
-    return float_factors(factor, ends, levels, rounding, output.zero_point)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requantize(Operation):
@@ -119,26 +88,6 @@ class Requantize(Operation):
         rank, count = 1 + len(nodes.shapes[self.name]), len(self.factor.shift)
         places = () if count == 1 else (count, *(1,) * (rank - 1 - self.axis % rank))
         return nodes.rescale(given[0], self.zero_point, self.factor, places, self.output)
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        span = of.spans[self.inputs[0]]
-        low, high = span.lower - self.zero_point, span.upper - self.zero_point
-        axis = self.axis % (low.ndim + 1) - 1
-        others = (
-            tuple(i for i in range(low.ndim) if i != axis)
-            if len(self.factor.multiplier) > 1
-            else None
-        )
-        bounds = np.atleast_1d(low.min(others)), np.atleast_1d(high.max(others))
-        proven = _float_factors(self.factor, bounds, self.output, of.rounding)
-        if proven is None:
-            return Operation.prepare(self, of, source)
-        found, before = proven
-        if len(found) > 1:
-            full = np.broadcast_to(along(found, axis, low.ndim), low.shape)
-            found = np.ascontiguousarray(np.moveaxis(full, 0, -1) if source.last else full).ravel()
-        slot, ends = _stored(self.output, self.name, of, source, before)
-        return Kernel(slot, partial(rescaling, found, self.zero_point - source.offset, ends))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,20 +169,6 @@ class Add(Operation):
                 f"{self.name!r}: a sum up to {greatest} and its rounding may not fit into 64 bits"
             )
         return nodes.weighted_sum(parts, 0, self.shift, self.output)
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        sources, odd = [of.slots[each] for each in self.inputs], self.output.zero_point & 1
-        bits = self.rescaling_bits([of.spans[each] for each in self.inputs])
-        if odd:  # 1 is added before rounding
-            bits = max(bits, self.shift + 1) + 1
-        alike = len({(each.last, each.shape) for each in sources}) == 1
-        if of.rounding is not Rounding.HALF_EVEN or bits > DOUBLE_BITS or not alike:
-            return Operation.prepare(self, of, source)
-        terms = zip(sources, self.zero_points, self.multipliers, strict=True)
-        constant = math.ldexp(sum((each.offset - zero) * m for each, zero, m in terms), -self.shift)
-        factors = tuple(math.ldexp(m, -self.shift) for m in self.multipliers)
-        slot, ends = _stored(self.output, self.name, of, source, odd)
-        return Kernel(slot, partial(weighted_sum, factors, constant, ends))
 
 
 def broadcast(of: Operation, shapes: Sequence[Shape]) -> Shape:
@@ -325,7 +260,6 @@ class Table(Smooth):
 
     table: npt.NDArray[np.uint8]
     output: Grid
-    looks_up: ClassVar[bool] = True
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         return np.asarray(self.table[given[0] - self.input.low].astype(np.int64))
@@ -339,11 +273,6 @@ class Table(Smooth):
             index = nodes.add("Sub", index, nodes.constant(self.input.low, np.int32))
         made = nodes.add("Gather", nodes.constant(self.table, np.uint8), index, axis=0)
         return Tensor(made, np.uint8, self.output.low, self.output.high)
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        slot = replace(source, offset=of.offset(self.name, self.output))
-        table = self.table.astype(np.float32) - np.float32(slot.offset)
-        return Kernel(slot, partial(lookup, table, source.offset - self.input.low))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -400,17 +329,3 @@ class Polynomial(Smooth):
         e = nodes.floor(nodes.add("Mul", e, sign), np.array(self.shift))
         doubled = nodes.add("Mul", q, nodes.add("Add", e, nodes.wide(self.one)))
         return nodes.times(doubled, self.factor, (), self.output)
-
-    def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        products = self.product(every(*of.spans[self.inputs[0]].ends))
-        exact = max(self.constant, self.limit**2, int(np.abs(products).max())) < 2**DOUBLE_BITS
-        bounds = np.atleast_1d(products.min()), np.atleast_1d(products.max())
-        proven = _float_factors(self.factor, bounds, self.output, of.rounding) if exact else None
-        if proven is None:
-            return Operation.prepare(self, of, source)
-        found, before = proven
-        slot, ends = _stored(self.output, self.name, of, source, before)
-        return Kernel(
-            slot,
-            partial(smooth, self, source.offset - self.input.zero_point, float(found[0]), ends),
-        )

@@ -1,6 +1,4 @@
-"""The executor against torch's layers, the fast kernels against the checked ones, and proven
-ranges: bit for bit.
-"""
+"""The executor against torch's layers and ONNX Runtime, and proven ranges: bit for bit."""
 
 from __future__ import annotations
 
@@ -32,13 +30,12 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from intnet.execution import Executor
-from intnet.grids import INPUT, Dyadic, Grid, Rounding, rescale
+from intnet.grids import INPUT, Dyadic, Grid, Rounding
 from intnet.islands import Island
 from intnet.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from intnet.network import IntegerNetwork, prove_ranges
 from intnet.operation import Operation, Sum
 from intnet.pointwise import Add, Polynomial, Rectify, Requantize, Table
-from intnet.rounding import float_factors
 from intnet.transformer import SumOver
 
 SIGNED = Grid(0.05, 0, -128, 127)
@@ -92,7 +89,7 @@ def test_a_residual_network_with_every_layer_and_its_ranges(
     net = residual(seed, rounding, powers=powers)
     x = inputs(np.random.default_rng(seed), net, 20)
     assert len(np.unique(same(net, x))) > 50
-    trace, found = Executor(net, checked=True).trace(x), prove_ranges(net)
+    trace, found = Executor(net).trace(x), prove_ranges(net)
     assert [*trace] == [*found.spans] == [INPUT, *(each.name for each in net.operations)]
     assert all(
         len(np.unique(trace[name])) > 20 for name in ("a", "b", "c", "d", "sum", "max", "mean", "e")
@@ -116,18 +113,18 @@ def test_results_do_not_depend_on_batches_threads_or_callers() -> None:
     net = residual(5)
     executor = Executor(net)
     x = inputs(np.random.default_rng(0), net, 301)
-    whole = executor.run(x)
+    whole = executor.run_integers(x)
     kept = whole.copy()
     for size in (1, 64):
-        parts = [executor.run(x[i : i + size]) for i in range(0, len(x), size)]
+        parts = [executor.run_integers(x[i : i + size]) for i in range(0, len(x), size)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
     for threads in (1, 2, 5):
         with threadpool_limits(threads):
-            np.testing.assert_array_equal(executor.run(x), whole)
+            np.testing.assert_array_equal(executor.run_integers(x), whole)
     with ThreadPoolExecutor(4) as callers:
-        found = list(callers.map(lambda i: executor.run(x[i:]), range(4)))
+        found = list(callers.map(lambda i: executor.run_integers(x[i:]), range(4)))
     assert all((each == whole[i:]).all() for i, each in enumerate(found))
-    executor.run(255 - x)
+    executor.run_integers(255 - x)
     np.testing.assert_array_equal(whole, kept)
 
 
@@ -279,53 +276,6 @@ def test_the_polynomial_is_its_definition(
         )
 
 
-@pytest.mark.parametrize("rounding", Rounding)
-@pytest.mark.parametrize("powers", [False, True])
-def test_float_rescaling_equals_the_exact_one_on_every_integer_of_its_range(
-    rounding: Rounding, powers: bool
-) -> None:
-    rng = np.random.default_rng(0)
-    factor = Dyadic.nearest(factors(rng, 40, 2**16, powers=powers))
-    reach = rng.integers(2**14, 2**17, 40)
-    x = np.arange(-(2**17), 2**17)[None]
-    # ties of both signs cannot be rounded upwards by a nearby factor
-    low = 0 if rounding is Rounding.HALF_UP else -20
-    levels = np.arange(low, low + 255) + 1
-    kinds = set()
-    for i in range(40):
-        one = Dyadic(factor.multiplier[i : i + 1], factor.shift[i : i + 1])
-        found = float_factors(one, (-reach[i : i + 1], reach[i : i + 1]), levels, rounding)
-        if found is None:
-            assert rounding is not Rounding.HALF_EVEN
-            continue
-        found, before = found
-        assert before == 0
-        kinds.add(found.dtype.name)
-        inside = x[:, np.abs(x[0]) <= reach[i]]
-        exact = rescale(inside, one.multiplier, one.shift, rounding)
-        quick = np.rint(inside.astype(found.dtype) * found)
-        np.testing.assert_array_equal(
-            np.clip(quick, low, low + 255), np.clip(exact, low, low + 255)
-        )
-    assert "float32" in kinds or rounding is Rounding.GEMMLOWP
-
-
-def test_float64_serves_where_float32_rounds_across_a_level() -> None:
-    rng = np.random.default_rng(0)
-    wide = Dyadic.nearest(rng.uniform(1 / 400, 1 / 200, 200))
-    reach = np.full(200, 800_000)
-    found = float_factors(wide, (-reach, reach), np.arange(1, 256), Rounding.HALF_EVEN)
-    assert found is not None
-    found, before = found
-    assert (found.dtype, before) == (np.float64, 0)
-    x = rng.integers(-800_000, 800_000, (200, 1000))
-    exact = rescale(x, wide.multiplier[:, None], wide.shift[:, None], Rounding.HALF_EVEN)
-    single = np.rint(x.astype(np.float32) * wide.factors.astype(np.float32)[:, None])
-    double = np.rint(x * found[:, None])
-    assert (single != exact).any()
-    np.testing.assert_array_equal(np.clip(double, 0, 255), np.clip(exact, 0, 255))
-
-
 @pytest.mark.parametrize("zero_point", [6, 7])
 def test_ties_go_to_the_even_integer_of_the_grid(zero_point: int) -> None:
     layer = Linear(
@@ -372,7 +322,7 @@ def test_float_islands_do_not_depend_on_batch_or_threads() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        parts = np.concatenate([executor.run(x[:5]), executor.run(x[5:])])
+        parts = np.concatenate([executor.run_integers(x[:5]), executor.run_integers(x[5:])])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -388,7 +338,7 @@ def test_an_island_that_makes_nan_is_an_error() -> None:
     with torch.no_grad():
         net.islands[0].module[1].bias[0] = float("nan")
     with pytest.raises(ValueError, match=r"results of float island norm: .* NaN"):
-        Executor(net).run(inputs(np.random.default_rng(0), net))
+        Executor(net).run_integers(inputs(np.random.default_rng(0), net))
 
 
 @given(
@@ -403,7 +353,7 @@ def test_quantizing_takes_brevitas_float32_steps(values: list[float], scale: flo
     executor = Executor(net)
     assert executor.quantize(x).dtype == np.uint8
     assert (executor.quantize(x) == expected.numpy()).all()
-    assert (executor(x) == expected.numpy()).all()
+    assert (executor.run_reals(x) == expected.numpy()).all()
 
 
 def test_inputs_that_cannot_be_are_refused() -> None:
@@ -419,10 +369,12 @@ def test_inputs_that_cannot_be_are_refused() -> None:
         (np.zeros((3, 4), np.uint8), r"must be \(batch, \(2, 2\)\).*got \(3, 4\)"),
         (np.zeros((0, 2, 2), np.uint8), "at least one"),
         (np.array([[[0, 1], [2, 16]]], np.uint8), "reach from 0 to 16, outside the input's grid"),
-        (bad, "takes integers, got float32"),
+        (bad, r"run_integers\(\) takes integers, got float32: run_reals\(\)"),
     ):
         with pytest.raises(ValueError, match=text):
-            executor.run(refused)
+            executor.run_integers(refused)
+    with pytest.raises(ValueError, match=r"run_reals\(\) takes real numbers, got uint8: run_int"):
+        executor.run_reals(np.zeros((1, 2, 2), np.uint8))
 
 
 def test_max_pooling_of_wide_integers() -> None:
@@ -456,7 +408,9 @@ def test_max_pooling_of_wide_integers() -> None:
 
 def test_logits_become_real_numbers() -> None:
     executor = Executor(network([rescaled("q", INPUT, [1.0], Grid(0.25, 3, 0, 255))], (2,), BYTE))
-    assert executor.dequantize(executor.run(np.array([[0, 10]], np.uint8))).tolist() == [[0.0, 2.5]]
+    assert executor.dequantize(executor.run_integers(np.array([[0, 10]], np.uint8))).tolist() == [
+        [0.0, 2.5]
+    ]
 
 
 def test_an_unknown_operation_is_named() -> None:
@@ -507,7 +461,7 @@ def test_a_single_layer_attains_its_bounds(case: tuple[Convolution, tuple[int, .
     net = network([layer], shape, layer.input)
     found = prove_ranges(net)
     span = found.spans[layer.name]
-    executor = Executor(net, checked=True)
+    executor = Executor(net)
     rng = np.random.default_rng(seed)
     made, *places = span.lower.shape
     spot = (int(rng.integers(made)), *(int(rng.integers(n)) for n in places))
@@ -517,12 +471,12 @@ def test_a_single_layer_attains_its_bounds(case: tuple[Convolution, tuple[int, .
     probes = np.repeat(flat, flat.shape[1] + 1, axis=0)
     step = 1 if layer.input.zero_point < 255 else -1
     probes[np.arange(flat.shape[1]), np.arange(flat.shape[1])] += np.uint8(step % 256)
-    values = executor.run(probes.reshape(-1, *shape))[(slice(None), *spot)]
+    values = executor.run_integers(probes.reshape(-1, *shape))[(slice(None), *spot)]
     effect = step * (values[:-1] - values[-1])
     least = np.where(effect > 0, 0, 255).astype(np.uint8).reshape(1, *shape)
     greatest = np.where(effect < 0, 0, 255).astype(np.uint8).reshape(1, *shape)
-    assert executor.run(least)[(0, *spot)] == span.lower[spot]
-    assert executor.run(greatest)[(0, *spot)] == span.upper[spot]
+    assert executor.run_integers(least)[(0, *spot)] == span.lower[spot]
+    assert executor.run_integers(greatest)[(0, *spot)] == span.upper[spot]
 
 
 @settings(max_examples=60, deadline=None)
@@ -555,7 +509,7 @@ def test_a_layer_that_may_exceed_its_width_is_refused_and_one_just_inside_is_not
     net = network([dense(inside, bias=spare)], (inside,), BYTE)
     assert {name: each.bits for name, each in prove_ranges(net).sums.items()} == {"layer4.fc": 32}
     full = np.full((1, inside), 255, np.uint8)
-    assert Executor(net).run(full) == Executor(net, checked=True).run(full) == 2**31 - 1
+    assert same(net, full) == 2**31 - 1
     for wide in (dense(inside, bias=spare + 1), dense(inside + 1), dense(inside + 1, weight=-128)):
         features = wide.weight.shape[1]
         with pytest.raises(

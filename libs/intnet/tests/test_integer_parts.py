@@ -227,7 +227,7 @@ def test_a_part_in_integers_is_the_float_part_within_a_step(kind: str) -> None:
     part, island = part_of(kind)
     torch.manual_seed(0)
     given, output = integers(300), island.output
-    found = Executor(network_of(part, island)).run(given.numpy())
+    found = Executor(network_of(part, island)).run_integers(given.numpy())
     with torch.no_grad():
         exact = (
             copy.deepcopy(island.module).double()(real(given)).numpy() / output.scale
@@ -249,9 +249,8 @@ def test_executors_and_onnx_runtime_compute_the_same_bits(
     made = network_of(*part_of(kind), rounding)
     torch.manual_seed(0)
     given = integers(64).numpy()
-    checked = Executor(made, checked=True)
-    wanted = checked.run(given)
-    assert np.array_equal(Executor(made).run(given), wanted)
+    checked = Executor(made)
+    wanted = checked.run_integers(given)
     write_integer_onnx(made, tmp_path / "part.onnx")
     found = open_onnx(tmp_path / "part.onnx").run(None, {"input": given.astype(np.uint8)})[0]
     assert np.array_equal(found, wanted)
@@ -359,7 +358,7 @@ def test_tokens_are_looked_up_as_they_are() -> None:
         part = in_integers(island, [(5,)])
         network = IntegerNetwork(grid, (5,), part.operations, output, tokens=True)
         tokens = torch.randint(20, (30, 5))
-        found = Executor(network)(tokens.numpy())
+        found = Executor(network).run_reals(tokens.numpy())
         assert (
             np.abs(
                 output.scale * (found - output.zero_point) - module(tokens).detach().numpy()
@@ -367,7 +366,7 @@ def test_tokens_are_looked_up_as_they_are() -> None:
             < output.scale
         )
         with pytest.raises(ValueError, match="outside the input's grid"):
-            Executor(network)(np.full((1, 5), 20))
+            Executor(network).run_reals(np.full((1, 5), 20))
     with pytest.raises(Unsupported, match="no tokens"):
         in_integers(Island("part", (INPUT,), (grid,), twice, output, (0,)), [(5,)])
 

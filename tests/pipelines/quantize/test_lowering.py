@@ -549,7 +549,7 @@ def test_trained_networks_bit_for_bit_in_onnx_runtime(
             lowered = lower(quantized, made.input_shape, rounding=rounding)
             executor = Executor(lowered)
             integers = executor.quantize(inputs)
-            wanted = executor.run(integers)
+            wanted = executor.run_integers(integers)
             write_integer_onnx(lowered, tmp_path / "integer.onnx")
             for threads in (1, 2):
                 session = open_onnx(tmp_path / "integer.onnx", threads=threads)
