@@ -74,7 +74,7 @@ class Bounds:
             that whose logits are meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "11"
+    version: ClassVar[str] = "12"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True

@@ -31,12 +31,14 @@ from evalsuite import (
 from netverify.falsifier import falsify, violated
 from netverify.graph import Graph
 from netverify.propagation import Propagation
+from opgraph.estimates import attention_of
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.limits import SHARE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of
 from pipelines.bounds.rows import Found, Rows
 
-_BATCH = 16  # properties bounded at once
+_BATCH = 16  # properties bounded at once, at most
+_TOGETHER = 2**31  # bytes of the bounds of attention, of all properties that are bounded at once
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
 _ZONOTOPE = "zonotope"  # beside "crown", of networks with attention
@@ -302,8 +304,16 @@ def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.T
 
 def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
     for part, properties in asked:
-        for start in range(0, len(properties), _BATCH):
-            yield part, properties[start : start + _BATCH]
+        size = _at_once(part.graph)
+        for start in range(0, len(properties), size):
+            yield part, properties[start : start + size]
+
+
+def _at_once(graph: Graph | None) -> int:
+    """How many properties are bounded at once: fewer where attention is long."""
+    if graph is None or graph.typed is None:
+        return _BATCH
+    return max(1, min(_BATCH, _TOGETHER // max(1, attention_of(graph.typed).memory)))
 
 
 def certify_graph(

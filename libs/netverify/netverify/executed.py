@@ -30,6 +30,7 @@ from netverify.graph import (
     Pointwise,
     Product,
     Rounded,
+    Shares,
 )
 from netverify.linear import Convolution, Dense, Linear, Same, Scale, Select
 from opgraph import operations as typed
@@ -209,6 +210,8 @@ def _steepest(traits: Activation) -> float:
 
 
 def _name(operation: Operation) -> str:
+    if isinstance(operation, Shares):
+        return "Softmax"
     return {"exp-of-softmax": "Softmax", "rsqrt": "a norm"}.get(
         getattr(operation, "name", ""), "a quotient or power"
     )

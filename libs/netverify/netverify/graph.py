@@ -95,6 +95,37 @@ class Convex:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """The softmax over dimension `axis` of a tensor of the shape of `kept`, flat; where that is
+    false an entry does not count, and its share is 0.
+
+    It stands for a softmax whose pairs of entries would be too many to be listed.
+    """
+
+    kept: torch.Tensor
+    axis: int
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """The entries row by row, (..., rows, length), -inf where one does not count."""
+        shaped = x.reshape(*x.shape[:-1], *self.kept.shape).masked_fill(~self.kept, -torch.inf)
+        moved = shaped.movedim(self.axis - self.kept.ndim, -1)
+        return moved.reshape(*x.shape[:-1], -1, moved.shape[-1])
+
+    def flat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows in the place that `rows` takes them from, flat."""
+        before = rows.shape[:-2]
+        moved = self.kept.movedim(self.axis, -1).shape
+        shaped = rows.reshape(*before, *moved).movedim(-1, self.axis - self.kept.ndim)
+        return shaped.reshape(*before, -1)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        # A row of which nothing counts has no shares: torch gives NaN, a graph 0.
+        rows = self.rows(x)
+        alone = rows.isneginf().all(-1, keepdim=True)
+        return self.flat(rows.masked_fill(alone, 0.0).softmax(-1).masked_fill(rows.isneginf(), 0.0))
+
+
+@dataclass(frozen=True, slots=True)
 class Rounded:
     """The nearest whole number of each entry, with the gradient of the identity: its own is 0,
     which leads nowhere.
@@ -138,7 +169,7 @@ class Difference:
         return self.left(first) - self.right(second)
 
 
-Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
+Operation = Affine | Pointwise | Maximum | Convex | Shares | Rounded | Product | Difference
 
 
 @dataclass(frozen=True, slots=True)

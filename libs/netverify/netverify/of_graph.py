@@ -16,13 +16,13 @@ import torch
 from torch.nn import functional
 
 from lambda_gelu.activations.gates import SOFTPLUS
-from netverify.graph import Affine, Convex, Maximum, Node, Product, Rounded
+from netverify.graph import Affine, Convex, Maximum, Node, Product, Rounded, Shares
 from netverify.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from netverify.rules import SHARED, column
 from netverify.writing import Known, Padded, Rule, Tensor, Writer, numbers
 from opgraph import operations as typed
 from opgraph.errors import Unsupported
-from opgraph.estimates import attention_of, refuse_beyond
+from opgraph.estimates import LISTED, attention_of, refuse_beyond
 from opgraph.graph import Graph as TypedGraph
 from opgraph.moving import Concat, Reshape, Slice, Transpose
 from opgraph.patterns import ALL_MASKED, recognised, with_norms
@@ -42,10 +42,9 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
     attention = attention_of(graph)
     refuse_beyond(
         attention.memory,
-        f"bounds through {attention.pairs} pairs of scores and {attention.products} products of"
-        " attention",
-        "they grow with the third power of the positions; take fewer, or let zonotopes bound the"
-        " network, which list no pairs",
+        f"bounds through {attention.pairs} scores or pairs of them and {attention.products}"
+        " products of attention",
+        "they grow with the square of the positions, and with the blocks; take fewer of either",
     )
     try:
         return Writer(recognised(graph), _RULES, check).run()
@@ -198,7 +197,7 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
 
 def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     """Write a softmax: of each row the entries that are not masked become 1 / (1 + the sum over the
-    others j of exp(x_j - x_i)).
+    others j of exp(x_j - x_i)), or, where there are more than `LISTED` pairs, `Shares`.
     """
     if operation.log:
         if isinstance(x, Padded):
@@ -207,12 +206,16 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
                 " the scores"
             )
         return w.along_last(x, (operation.axis,), partial(_log_softmax, w))
-    # 1. List all pairs (i, j) of two different entries of a row, of which none is masked.
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
     if not operation.safe and not bool(kept.any(-1).all()):
         w.refuse(ALL_MASKED)
+    if rows.numel() * (rows.shape[-1] - 1) > LISTED:
+        # Too many pairs: the shares by sums over the rows.
+        framed = w.affine(inner, Select(index.flatten().long(), prod(inner.shape)), index.shape)
+        return w.append(Shares(index >= 0, operation.axis % index.ndim), tuple(index.shape), framed)
+    # 1. List all pairs (i, j) of two different entries of a row, of which none is masked.
     others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
     entry, other = (
         each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from netverify.scalar_lines import (
     scalar_interval,
     scalar_lines,
 )
+from netverify.shares import shares_interval
 from opgraph.errors import Unsupported
 
 Interval = tuple[torch.Tensor, torch.Tensor]
@@ -81,6 +83,11 @@ class _Side(NamedTuple):
     map_: Linear
 
 
+def _lines_of(product: flat.Product, x: Interval, y: Interval) -> Middle:
+    """The lines around products of values in their intervals."""
+    return bilinear(product, x, y)[1]
+
+
 class Propagation:
     """The bounds of all values of a graph over a batch of boxes.
 
@@ -115,7 +122,10 @@ class Propagation:
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
         self._rounded: list[torch.Tensor | None] = [None]
-        self._lines: list[Middle | Chosen | None] = [None]
+        # Lines around products have six numbers for each, where their interval has two: where they
+        # are asked for once at most, they are made then.
+        self._lines: list[Middle | Chosen | Callable[[], Middle] | None] = [None]
+        self._keeps_lines = backward
         # Of each difference, where its planes lie nearer to each other than the lines of both
         # activations.
         self._nearer: dict[int, torch.Tensor] = {}
@@ -126,7 +136,8 @@ class Propagation:
             # Of a difference that is what its operands differ by: they were sharpened for their own
             # nodes.
             asked = node.sources[:1] if isinstance(operation, flat.Difference) else node.sources
-            for source in () if not backward or isinstance(operation, flat.Affine) else asked:
+            known = isinstance(operation, flat.Affine | flat.Shares)
+            for source in () if not backward or known else asked:
                 if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
@@ -158,7 +169,7 @@ class Propagation:
         operation, given = node.operation, [self.intervals[source] for source in node.sources]
         loss: torch.Tensor | None = None
         rounded: torch.Tensor | None = None
-        lines: Middle | Chosen | None = None
+        lines: Middle | Chosen | Callable[[], Middle] | None = None
         # Affine nodes are carried back as they are, and need what rounding loses of them; all
         # others are carried back by lines around them.
         match operation:
@@ -166,8 +177,16 @@ class Propagation:
                 found, loss, rounded = self._through(operation, given)
             case flat.Product():
                 found, lines = bilinear(operation, *given)
+                if not self._keeps_lines:
+                    lines = partial(_lines_of, operation, *given)
             case flat.Convex():
                 found, lines = convex(operation, *given[0])
+            case flat.Shares():
+                # Constants: a line for each share would follow all entries of its row.
+                found = shares_interval(operation, *given[0])
+                level = torch.zeros_like(found[0])
+                sizes = magnitude(*given[0])
+                lines = Middle.between((level, found[0]), (level, found[1]), sizes)
             case flat.Rounded():
                 found, lines = rounded_lines(*given[0])
             case flat.Difference():
@@ -186,6 +205,11 @@ class Propagation:
         self._losses.append(loss)
         self._rounded.append(rounded)
         self._lines.append(lines)
+
+    def _line(self, at: int) -> Middle | Chosen | None:
+        """The lines around a node's output."""
+        lines = self._lines[at]
+        return lines() if callable(lines) else lines
 
     def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
         """Both values of a difference: which, what computes it of which operand, and the choice
@@ -213,7 +237,7 @@ class Propagation:
         for side, (low, high), sign, spread in zip(
             sides, given, (1, -1), lines.spreads[1:], strict=True
         ):
-            own = self._lines[side.value]
+            own = self._line(side.value)
             assert isinstance(own, Middle)
             alone = alone + side.map_(own.spreads[0]) * (low + high) / 2 + side.map_(own.loss)
             joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
@@ -388,7 +412,7 @@ class Propagation:
             asked = pending.pop(at, None)
             if asked is None:
                 continue
-            node, lines = self._graph.nodes[at - 1], self._lines[at]
+            node, lines = self._graph.nodes[at - 1], self._line(at)
             if isinstance(node.operation, flat.Affine):
                 maps = zip(node.sources, node.operation.maps, strict=True)
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
@@ -455,7 +479,7 @@ class Propagation:
                 return pulled, torch.zeros((), dtype=torch.float64)
         # All else by the middle of its lines: p slope - |p| spread is the coefficient of each
         # operand, whatever the sign of p (see `Middle`).
-        lines = self._lines[at]
+        lines = self._line(at)
         assert isinstance(lines, Middle)
         pulled = [
             (
@@ -472,7 +496,7 @@ class Propagation:
     def _back_greatest(
         self, at: int, source: int, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        lines = self._lines[at]
+        lines = self._line(at)
         assert isinstance(lines, Chosen)
         # A maximum is at least its entry `below`, for coefficients > 0, and at most the line over
         # its entry `above`, for those < 0. Other entries of the window are asked for nothing.

@@ -69,6 +69,7 @@ def test_attention_counts_its_scores(tmp_path: Path) -> None:
     attention = attention_of(opgraph.read(_Attention(), torch.randn(2, 6, 8)))
     assert attention.pairs == 2 * 6 * 6 * 5
     assert attention.products == 2 * (2 * 36 * 4)
+    assert attention.largest == 2 * 6 * 6 * 5
 
 
 def test_the_module_that_is_measured_stays_as_it_was() -> None:
