@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import TypeAdapter
 
-from evalsuite.contract import Data, Split
+from evalsuite.contract import Data
 from evalsuite.own.own import Own
+from evalsuite.reluize.keeping import improves, mean_loss
 from evalsuite.reluize.training import fit
+from evalsuite.run.validation import errors_of
 from evalsuite.sources import default_folder
-from evalsuite.tasks import Classification, Segmentation
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ _PATIENCE = 2  # doublings of the budget without a gain
 _SECONDS = "EVALSUITE_SEARCH_SECONDS"
 _USUAL_SECONDS = 120.0
 _SOONEST = 5  # steps that tell how long a step takes
-_LEAST = 0.01  # of the loss: a smaller gain is none
-_ERRORS = 2.0  # standard errors that chance may make
-_JUDGED = 2_000  # validation samples at most
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class _Search:
             )
         # 1. The rate: the lowest validation loss after the shortest training.
         errors = {each: self._errors(epochs, each) for each in rates}
-        rate = min(errors, key=lambda each: _mean(errors[each]))
+        rate = min(errors, key=lambda each: mean_loss(errors[each]))
         best, at = errors[rate], epochs
         # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not
         # kept.
@@ -187,7 +185,7 @@ class _Search:
         ):
             epochs *= 2
             errors_now = self._errors(epochs, rate)
-            if _improves(best, errors_now):
+            if improves(best, errors_now):
                 best, at, without = errors_now, epochs, 0
             else:
                 without += 1
@@ -195,7 +193,7 @@ class _Search:
             f"{at} epochs at a learning rate of {rate:g}: with {epochs} epochs validation is no"
             " better"
         )
-        if not math.isfinite(_mean(best)):
+        if not math.isfinite(mean_loss(best)):
             return Found(
                 at,
                 rate,
@@ -227,7 +225,7 @@ class _Search:
                 f"{told}, as given; whether they are enough was not tried: it takes too long",
             )
         errors = self._errors(epochs, rate)
-        if any(_improves(errors, self._errors(more, rate)) for more in longer):
+        if any(improves(errors, self._errors(more, rate)) for more in longer):
             doubt = (
                 f"validation still improves after {epochs} epochs; give more, or leave epochs out"
                 " to search them"
@@ -238,11 +236,11 @@ class _Search:
         )
 
     def _errors(self, epochs: int, rate: float) -> list[torch.Tensor]:
-        """What `_errors_of` says of a network after a training."""
+        """What `errors_of` says of a network after a training."""
         module = self._initial()
         budget: Any = replace(self._budget, epochs=epochs, learning_rate=rate)
         fit(module, self._data.train, budget, seed=0)
-        return _errors_of(module, self._data.validation)
+        return errors_of(module, self._data.validation)
 
     def _initial(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -273,52 +271,6 @@ class _Search:
             f"whether validation still improves is not known: {epochs} epochs take about"
             f" {minutes:.1f} min, too long for a search; give epochs that suffice by --set epochs=N"
         )
-
-
-@torch.no_grad()
-def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
-    """The errors of each validation sample, float64 (samples,): its loss and, for classification,
-    the share of its targets that is missed. Samples without targets have NaN.
-    """
-    task = getattr(split.task, "task", split.task)
-    losses: list[torch.Tensor] = []
-    missed: list[torch.Tensor] = []
-    # Sample by sample: two trainings are compared on the same samples, which takes fewer of them.
-    for inputs, targets in split.batches(64):
-        outputs = module(inputs)
-        samples = [slice(at, at + 1) for at in range(len(targets))]
-        losses += [
-            split.task.loss(outputs[one], targets[one]).double().reshape(()) for one in samples
-        ]
-        if isinstance(task, (Classification, Segmentation)):
-            counted = (targets != -100).reshape(len(targets), -1)
-            wrong = (task.decisions(outputs) != targets).reshape(len(targets), -1) & counted
-            missed += [*(wrong.sum(1).double() / counted.sum(1))]
-        if len(losses) >= _JUDGED:
-            break
-    return [torch.stack(each) for each in (losses, missed) if each]
-
-
-def _mean(errors: list[torch.Tensor]) -> float:
-    """The mean loss; infinite where a training has diverged."""
-    known = errors[0][~errors[0].isnan()]
-    mean = float(known.mean()) if len(known) else math.inf
-    return mean if math.isfinite(mean) else math.inf
-
-
-def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether loss or missed share fall from one training to another, beyond chance over samples
-    and by 1 % or more.
-    """
-    for old, new in zip(before, after, strict=True):
-        known = old.isfinite() & new.isfinite()
-        gains = (old - new)[known]
-        if len(gains) < 2:
-            continue
-        gain, chance = float(gains.mean()), _ERRORS * float(gains.std()) / math.sqrt(len(gains))
-        if gain > max(chance, _LEAST * abs(float(old[known].mean()))):
-            return True
-    return False
 
 
 def search_seconds() -> float:

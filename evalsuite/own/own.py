@@ -117,11 +117,14 @@ class Own(Budget):
         depends: files and folders that the model or the data need besides; their contents enter the
             cache key.
         epochs: passes over the training data.
+        keep_best: a network that is trained or fine-tuned gets the weights of that epoch, of the
+            second half of its training, which is better on the validation data than the last one
+            beyond chance.
         learning_rate: its peak; 0 stands for 0.001, or from pretrained weights 0.00005. The repairs
             of a trained model take a tenth of 0.0005.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     # what a mapping of these may hold
     inside: ClassVar[dict[str, type]] = {"model": Model, "data": Source}
     model: str | dict[str, Any] = field(kw_only=True)
@@ -135,6 +138,7 @@ class Own(Budget):
     start: str = "scratch"
     depends: tuple[str, ...] = ()
     epochs: int = 3
+    keep_best: bool = True
     learning_rate: float = 0.0
     device: str = "auto"
 

@@ -88,6 +88,7 @@ def fit(
     loss: Loss | None = None,
     before_step: Callable[[float], None] | None = None,
     after_step: Callable[[float], None] | None = None,
+    after_epoch: Callable[[float], None] | None = None,
 ) -> float:
     """Train `module` in place with the budget's optimizer and a cosine schedule; leave it in eval
     mode.
@@ -106,6 +107,7 @@ def fit(
         loss: of (inputs, outputs, targets); the task's by default.
         before_step: called before each step with the share of training done after it, in (0, 1].
         after_step: called after each step with the learning rate of its first parameter group.
+        after_epoch: called after each epoch with the share of training done.
 
     Returns:
         The mean loss of the last epoch, or of all steps where they are fewer.
@@ -165,6 +167,8 @@ def fit(
             after_step(optimizer.param_groups[0]["lr"])
         schedule.step()
         losses.append(found.item())
+        if after_epoch is not None and (done + 1) % per_epoch == 0:
+            after_epoch((done + 1) / steps)
     for layer, name, each in kept_of_a_pass(module):
         # torch copies no tensor that knows what it was computed from
         vars(layer)[name] = each.detach()

@@ -262,6 +262,8 @@ def _training(made: Made, seconds: float, workload: Workload, task: Task) -> lis
         Metric("train_time", trained_in, "s", Direction.LOWER, timing=True, reason=untrained),
         Metric("training_budget", made.budget, "ratio", Direction.LOWER),
     ]
+    if made.kept is not None:
+        metrics.append(Metric("kept_at", made.kept, "ratio", Direction.NEUTRAL))
     for layer in made.profile:
         metrics += layer.metrics()
     return metrics

@@ -101,9 +101,12 @@ def make_network(
         ValueError: its network could not be saved, or does not execute the activation that the
             variant names.
     """
-    setup = Setup(
-        workload, data.train, data.calibration, seed, partial(check_savable, workload, data)
-    )
+    from evalsuite.run.validation import errors_of
+
+    keeps = bool(getattr(workload, "keep_best", False))
+    validate = partial(errors_of, split=data.validation) if keeps else None
+    check = partial(check_savable, workload, data)
+    setup = Setup(workload, data.train, data.calibration, seed, check, validate)
     if variant.base and base is None:
         base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
     made = variant.make(setup, base)

@@ -65,6 +65,7 @@ class Annealed(Learnt):
             hook=self._hardening,
             learning_until=self.start,
             step=self.step,
+            deployed=lambda copied: swapped(Made(copied)).module,
         )
         return swapped(made)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from evalsuite.contract import Unsupported
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from evalsuite.contract import Split
@@ -27,6 +28,8 @@ class Setup:
     """What a variant may use: never the test or the validation data. Of `calibration` only the
     inputs.
 
+    `validate` gives the errors of a network on the validation samples, by which `train` keeps the
+    best weights; None where a workload wants the last ones.
     `check` is called with what makes the activations, before a training: it raises where that would
     be in vain.
     """
@@ -36,6 +39,7 @@ class Setup:
     calibration: Split
     seed: int
     check: Callable[[Callable[[int], nn.Module]], None] | None = None
+    validate: Callable[[nn.Module], list[torch.Tensor]] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Made:
 
     `train_loss` is the loss at the end of training in nats, None where nothing was trained, and
     `untrained` then says why; `budget` the optimizer steps spent on it, its base's included, as a
-    share of the workload's; `profile` the course of lambda.
+    share of the workload's; `profile` the course of lambda; `kept` the share of training whose
+    weights it has, None where nobody chose.
     """
 
     module: nn.Module
@@ -53,6 +58,7 @@ class Made:
     budget: float = 1.0
     profile: list[LayerHardness] = field(default_factory=list)
     untrained: str = "made from another network"
+    kept: float | None = None
 
 
 class Variant(Protocol):
@@ -149,6 +155,7 @@ def train(
     hook: Hook | None = None,
     learning_until: float = 1.0,
     step: float | None = None,
+    deployed: Callable[[nn.Module], nn.Module] | None = None,
 ) -> Made:
     """Train from the workload's weights, after a run has shown that the network executes
     `activation`.
@@ -162,6 +169,8 @@ def train(
         hook: makes what is called before each step.
         learning_until: the share of training within which lambda is learnt, for the profile.
         step: c, the effective step of lambda.
+        deployed: makes of a copy of the network what will be deployed, by which its best weights
+            are chosen; by default the copy itself.
 
     Raises:
         Unsupported: the user's weights are trained, and nothing is to change them from the first
@@ -169,6 +178,7 @@ def train(
         ValueError: the workload's network executes another activation, or not every one that it
             asks for.
     """
+    from evalsuite.reluize.keeping import Best
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.training import fit
     from lambda_gelu.parameters import HARDNESS_STEP
@@ -193,10 +203,21 @@ def train(
 
     # 2. Train it, with what is called before each step.
     c = HARDNESS_STEP if step is None else step
+    best = None
+    if setup.validate is not None:
+        best = Best(module, setup.validate, deployed or (lambda copied: copied))
     loss = fit(
-        module, setup.train, setup.workload, seed=setup.seed, step=c, before_step=before_step
+        module,
+        setup.train,
+        setup.workload,
+        seed=setup.seed,
+        step=c,
+        before_step=before_step,
+        after_epoch=best,
     )
-    return Made(module, train_loss=loss, profile=profile.finish())
+    # 3. Its best weights by the validation data, where the workload wants them.
+    kept = None if best is None else best.restore()
+    return Made(module, train_loss=loss, profile=profile.finish(), kept=kept)
 
 
 def built(

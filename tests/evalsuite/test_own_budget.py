@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from evalsuite.cli import app
 from evalsuite.own import budget
 from evalsuite.own.assessing import asked_of, own_of
-from evalsuite.own.budget import _improves, budget_of
+from evalsuite.own.budget import budget_of
+from evalsuite.reluize.keeping import improves as falls
 
 NET = """from torch import nn
 
@@ -219,5 +220,5 @@ NOISE = torch.linspace(-1, 1, 50)
 def test_a_gain_is_beyond_chance_over_samples(
     before: torch.Tensor, after: torch.Tensor, improves: bool
 ) -> None:
-    assert _improves([before], [after]) == improves
-    assert _improves([FLAT, before], [FLAT, after]) == improves  # any of both
+    assert falls([before], [after]) == improves
+    assert falls([FLAT, before], [FLAT, after]) == improves  # any of both
