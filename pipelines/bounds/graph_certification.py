@@ -126,7 +126,9 @@ class _Certification:
             late = bool(self._parts) and time.monotonic() > self._deadline
             graph = None if late else subject.graph()
             attending = (
-                None if late or "crown" not in options.methods else zonotopes_of(subject.network)
+                None
+                if late or "crown" not in options.methods
+                else zonotopes_of(subject.network, graph)
             )
             self._parts.append(_Part(subject, running(subject.network), graph, attending))
         self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)

@@ -416,7 +416,7 @@ class _Asked:
         """The function that bounds a network with attention by zonotopes; None for any other
         network.
         """
-        return zonotopes_of(self.subject.network)
+        return zonotopes_of(self.subject.network, self.read[1])
 
     def excluded(self, property_: Property, asked: Specification, deadline: float) -> bool:
         """Whether zonotopes of attention exclude every case by one of its constraints."""

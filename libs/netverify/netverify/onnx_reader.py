@@ -151,6 +151,7 @@ def _points(graph: Graph, box: Box | None) -> tuple[torch.Tensor, torch.Tensor]:
     size = sum(node.size for node in graph.nodes)
     if size > _MANY:
         few = 1 if size > _VERY_MANY else _POINTS
+        usual = usual[:few] if box is None else torch.cat([normal[:few], inside[:few]])
         return torch.cat([normal[:few], more[:few]]), usual
     return torch.cat([usual, more[_covering(graph, more)]]), usual
 
