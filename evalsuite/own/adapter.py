@@ -16,7 +16,7 @@ from evalsuite.contract import Task
 from evalsuite.own.cures import cure_of
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import line_of
-from evalsuite.tasks import Embedding
+from evalsuite.tasks import Embedding, Heads
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, leaves
 
@@ -39,7 +39,7 @@ class Adapted(nn.Module):
             is one tensor.
         names: of the arguments that take them; empty where they are positional.
         output: which attribute, key or index of what is returned is the output; "" where that is a
-            tensor; see `MEAN`.
+            tensor; see `MEAN`. Names with commas between are several, flattened beside one another.
     """
 
     def __init__(
@@ -63,6 +63,10 @@ class Adapted(nn.Module):
                 return states.mean(1)
             counted = mask.unsqueeze(-1).to(states.dtype)
             return (states * counted).sum(1) / counted.sum(1).clamp(min=1)
+        if "," in self._output:  # several outputs, each (samples, ...), to (samples, width)
+            outputs = [_picked(found, name) for name in self._output.split(",")]
+            flat = [each.flatten(1) if each.ndim > 1 else each.unsqueeze(1) for each in outputs]
+            return torch.cat(flat, 1)
         return _picked(found, self._output)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
@@ -104,6 +108,9 @@ def adapted(
     keys, names = _parts(example, inputs)
     probe = Adapted(module, keys, names, "")
     found = _called(probe, example)
+    heads = getattr(task, "task", task)
+    if isinstance(heads, Heads):
+        output = _of_heads(found, heads.names, output)
     if not keys and not names and not output and isinstance(found, torch.Tensor):
         _check_numbers(found, module)
         return module
@@ -193,6 +200,22 @@ def _called(module: Adapted, example: Inputs) -> Any:
             each.training = training
 
 
+def _of_heads(found: Any, names: tuple[str, ...], output: str) -> str:
+    """The outputs that have tasks, by the names or the places that the network calls them by."""
+    named = named_outputs(found)
+    chosen = tuple(output.split(",")) if output else names
+    # A tuple names nothing: its places are in the order of the tasks.
+    if not output and len(named) == len(names) and all(name.isdecimal() for name in named):
+        chosen = tuple(named)
+    absent = [name for name in chosen if not isinstance(named.get(name), torch.Tensor)]
+    if len(chosen) != len(names) or absent:
+        known = ", ".join(named) or _kind(found)
+        cure = "write `output:` with commas, the model's own names in the order of the tasks"
+        said = f"tasks are of the outputs {', '.join(names)}, and it returns {known}"
+        raise OwnError(f"the model: {said}; {cure}")
+    return ",".join(chosen)
+
+
 def _default(found: Any, task: Task | None) -> str:
     """The output where none is named. Raises OwnError: what is returned does not tell."""
     if isinstance(found, torch.Tensor):
@@ -251,6 +274,14 @@ def _picked(found: Any, output: str) -> Any:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
+
+
+def output_shapes(module: nn.Module, example: Inputs) -> tuple[tuple[int, ...], ...]:
+    """The shape of each output of an adapted network of several, of one sample."""
+    assert isinstance(module, Adapted)
+    found = _called(Adapted(module.network, module._keys, module._names, ""), example)
+    outputs = [_picked(found, name) for name in module._output.split(",")]
+    return tuple(tuple(output.shape[1:]) for output in outputs)
 
 
 def first_run(module: nn.Module, example: Inputs, inputs: tuple[str, ...] = ()) -> Any:

@@ -12,6 +12,7 @@ from torch import nn
 
 from evalsuite.contract import IGNORED, Data
 from evalsuite.own.data.parts import CUT
+from evalsuite.own.outputs import OneOutput, each_output, heads_of
 from evalsuite.tasks import Classification, MultiLabel, Segmentation
 
 _SAMPLES = 512
@@ -41,6 +42,12 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
     """What is doubtful of a trained classifier on samples of the training part, as sentences;
     none of other tasks.
     """
+    if (heads := heads_of(data)) is not None:
+        return [
+            f"the output {name}: {sentence}"
+            for place, name, own in each_output(data)
+            for sentence in doubts(OneOutput(module, heads, place), own)
+        ]
     # 1. Labels: another order shows in the correlations of targets and outputs.
     task = getattr(data.task, "task", data.task)
     if isinstance(task, MultiLabel):

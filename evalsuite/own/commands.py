@@ -19,7 +19,10 @@ DataOption = Annotated[
     str, typer.Option("--data", metavar="DATA", help="A file, a folder, or my.py:make_data.")
 ]
 TaskOption = Annotated[
-    str, typer.Option("--task", help="As classification or regression, or my.py:MyTask.")
+    str,
+    typer.Option(
+        "--task", help="As classification or regression, my.py:MyTask, or NAME=TASK,NAME=TASK."
+    ),
 ]
 Weights = Annotated[
     str, typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a state dict in .pt.")

@@ -19,6 +19,7 @@ from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
 from evalsuite.own.models import changes_of
+from evalsuite.own.outputs import each_output, heads_of
 from evalsuite.own.own import Own, forget
 from evalsuite.own.preprocessing import misprepared
 from evalsuite.references import line_of
@@ -313,6 +314,15 @@ def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
 
 def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
     """Why the model's outputs and the targets do not belong together; empty where they do."""
+    if (heads := heads_of(data)) is None:
+        return _misfit_of_one(task, outputs, data)
+    for place, name, own in each_output(data):
+        if said := _misfit_of_one(own.task, heads.output_of(place, outputs), own):
+            return f"the output {name}: {said}"
+    return ""
+
+
+def _misfit_of_one(task: Task, outputs: torch.Tensor, data: Data) -> str:
     from evalsuite.tasks import (
         Classification,
         Embedding,
@@ -389,7 +399,7 @@ def _too_few(logits: int, data: Data, *, of_places: bool) -> str:
 
 
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
-    from evalsuite.tasks import Classification, Regression, Segmentation
+    from evalsuite.tasks import Classification, Heads, Regression, Segmentation
 
     # 1. The metrics of this task, tried on the outputs there are.
     with torch.no_grad():
@@ -413,4 +423,5 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
             "; the outputs sum to 1: where they are probabilities, leave the softmax out, since"
             " logits are meant"
         )
-    return f"{type(kind).__name__}: {named}{ends}"
+    of = f" ({', '.join(kind.names)})" if isinstance(kind, Heads) else ""
+    return f"{type(kind).__name__}{of}: {named}{ends}"

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from evalsuite.contract import Data
+from evalsuite.own.outputs import each_output
 from evalsuite.tasks import (
     Classification,
     Embedding,
+    Heads,
     LanguageModel,
     MultiLabel,
     Regression,
@@ -53,7 +55,8 @@ class Floor:
 
     def doubt(self, score: float) -> str:
         """Why a baseline with this score is no trained network; "" where it is better."""
-        gain = self.score - score if self.metric in _LOSSES else score - self.score
+        is_loss = self.metric.rpartition("_")[2] in _LOSSES
+        gain = self.score - score if is_loss else score - self.score
         if gain > self.spread or (gain >= -self.spread and not self.least):
             return ""
         compared = "no better than" if self.least else "worse than"
@@ -68,7 +71,13 @@ def floors(data: Data) -> tuple[Floor, ...]:
     """The floors of the data's task: none of a task without a simple predictor."""
     task = getattr(data.task, "task", data.task)
     known: tuple[Floor, ...] = ()
-    if isinstance(task, LanguageModel):
+    if isinstance(task, Heads):
+        for _, name, own in each_output(data):
+            known += tuple(
+                replace(each, metric=f"{name}_{each.metric}", words=f"{each.words} for {name}")
+                for each in floors(own)
+            )
+    elif isinstance(task, LanguageModel):
         known = (_unigram(data),)
     elif isinstance(task, Classification):
         known = (_majority(data), *_linear_classes(data))

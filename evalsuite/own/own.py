@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,13 +20,14 @@ from safetensors.torch import load_file, save_file
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, source_of
 from evalsuite.own.data.classes import Naming
+from evalsuite.own.data.parts import PARTS
 from evalsuite.own.data.reading import read_data
 from evalsuite.own.data.source import USUAL_LENGTH
 from evalsuite.own.hugging_face import class_names, names_by_number, place_of, positions_of
 from evalsuite.own.models import Model
-from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.own.tasks import TaskChoice, shaped, task_of
 from evalsuite.sources import default_folder
-from evalsuite.tasks import Classification, Embedding, MultiLabel, TokenClassification
+from evalsuite.tasks import Classification, Embedding, Heads, MultiLabel, TokenClassification
 from evalsuite.workloads.options import Budget
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, leaves, mapped
@@ -104,9 +106,11 @@ class Own(Budget):
         data: a file, a folder, or `my.py:make_data`; with options, as columns and sizes: {path,
             ...}.
         task: classification, segmentation, multi-label, regression, language-model,
-            token-classification, embedding, or `my.py:MyTask`; with options {use, ...}.
+            token-classification, embedding, or `my.py:MyTask`; with options {use, ...}. Of several
+            outputs {NAME: TASK, ...}, or NAME=TASK with commas between.
         inputs: which named inputs the model is given; all by default.
-        output: which of several outputs is measured, by its name or number.
+        output: which of several outputs is measured, by its name or number; of several that have
+            tasks their names, with commas between.
         activation: the registered name of the activation that variants replace, where the model has
             several smooth ones; the others stay.
         loss: `my.py:loss`, a function of (outputs, targets), instead of the task's.
@@ -218,8 +222,10 @@ class Own(Budget):
 
         task = self.task_chosen()
         # Of an embedding the model itself may give the targets, and so their width.
-        classes = None if isinstance(task, Embedding) else _data(self).classes
-        if example is None and classes is not None:
+        own_targets = isinstance(task, Embedding)
+        # Of several outputs it tells the shapes.
+        classes = None if own_targets or isinstance(_inner(task), Heads) else _data(self).classes
+        if example is None and not own_targets:
             example = _data(self).train.first(2)
 
         def run(module: nn.Module) -> object:
@@ -337,15 +343,38 @@ def _data(own: Own) -> Data:
         data = read_data(
             source, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
         )
-    originals.keep()
-    return replace(data, fingerprint=digest, notes=(*data.notes, *notes))
+        originals.keep()
+        data = replace(data, fingerprint=digest, notes=(*data.notes, *notes))
+        return _with_outputs(own, data) if isinstance(_inner(task), Heads) else data
+
+
+def _inner(task: Task) -> Task:
+    """The task without the user's loss and metrics."""
+    inner: Task = getattr(task, "task", task)
+    return inner
+
+
+def _with_outputs(own: Own, data: Data) -> Data:
+    """The data of several outputs, whose task knows their shapes from a run of the model."""
+    from evalsuite.own.adapter import output_shapes
+
+    if own.is_onnx:
+        cure = "choose one by `output`, and its task"
+        raise OwnError(f"{own.model_choice.path}: an ONNX file is measured by one output: {cure}")
+    example = data.train.first(2)
+    shapes = output_shapes(own.given(example), example)
+    task = shaped(data.task, outputs=shapes)
+    parts = {name: replace(getattr(data, name), task=task) for name in PARTS}
+    return replace(data, classes=sum(math.prod(shape) for shape in shapes), **parts)
 
 
 def _of_length(own: Own) -> tuple[Source, tuple[tuple[str, str], ...]]:
     """The data with samples no longer than the model has positions, where no length is given; and
     what to say of it.
     """
-    source = own.data_choice
+    source, heads = own.data_choice, _inner(own.task_chosen())
+    if isinstance(heads, Heads) and not source.target:
+        source = replace(source, target=heads.names)
     positions = positions_of(own.model_choice) if own.model_choice.path.startswith("hf:") else None
     if source.length or positions is None or positions >= USUAL_LENGTH:
         return source, ()

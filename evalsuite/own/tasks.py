@@ -4,9 +4,10 @@ metrics.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ from opgraph.errors import OwnError
 if TYPE_CHECKING:
     import torch
 
+HEADS = "heads"  # what several outputs with a task each are called
 _NEEDED = ("asks", "loss", "imitation", "decisions", "tally", "metrics")
 
 
@@ -32,9 +34,16 @@ class TaskChoice:
 
     @classmethod
     def of(cls, given: str | dict[str, Any]) -> TaskChoice:
-        """A name, or a mapping with `use` and options. Raises ValueError: `use` is missing."""
+        """A name, or a mapping with `use` and options; of several outputs NAME=TASK with commas
+        between, or a mapping of the outputs' names to tasks. Raises ValueError: `use` is missing.
+        """
+        if isinstance(given, str) and "=" in given:
+            pairs = [pair.partition("=") for pair in given.split(",")]
+            given = {name.strip(): task.strip() for name, _, task in pairs}
         if isinstance(given, str):
             return cls(given)
+        if "use" not in given and len(given) > 1:
+            return cls(HEADS, Arguments({"of": given}))
         options = {name: value for name, value in given.items() if name != "use"}
         if not isinstance(given.get("use"), str):
             raise ValueError("task: `use` is missing: which task?")
@@ -52,6 +61,8 @@ class TaskChoice:
         """The task. Raises OwnError: there is none of that name, an option is unknown or refused,
         or the class lacks something.
         """
+        if self.use == HEADS:
+            return self._heads()
         kind = self._kind()
         known = (
             [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
@@ -72,6 +83,21 @@ class TaskChoice:
                 f"task {self.use!r} lacks {', '.join(missing)}: write it as evalsuite.Task says"
             )
         return made  # type: ignore[no-any-return]
+
+    def _heads(self) -> Task:
+        """A task for each named output."""
+        from evalsuite.tasks import Heads
+
+        of = self.options.get("of")
+        if len(self.options) != 1 or not isinstance(of, Mapping):
+            raise OwnError("task: write one for each output, as {digit: classification, ...}")
+        try:
+            made = tuple((name, TaskChoice.of(each).make()) for name, each in of.items())
+            return Heads(made)
+        except OwnError:
+            raise
+        except (ValueError, AttributeError) as error:
+            raise OwnError(f"task: {error}") from error
 
     def _kind(self) -> Any:
         if is_reference(self.use):
@@ -102,6 +128,8 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
         OwnError: see `TaskChoice.make`; or a loss or metric is no function.
     """
     task = choice.make()
+    if loss and choice.use == HEADS:
+        raise OwnError(f"loss: {loss} is of one output, and the tasks are of several: leave it out")
     if not loss and not metrics:
         return task
     named = {name: resolve(name, what="a metric") for name in metrics if is_reference(name)}
@@ -116,6 +144,18 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
     made: Any = object.__new__(type(type(task).__name__, (_Amended, type(task)), {}))
     vars(made).update({**vars(task), "task": task, "own_loss": loss, "chosen": metrics})
     return made  # type: ignore[no-any-return]
+
+
+def shaped(task: Task, **shapes: Any) -> Task:
+    """The task of several outputs with the shapes of these or of their targets, amended as it was;
+    see `Heads`.
+    """
+    if not isinstance(task, _Amended):
+        return replace(task, **shapes)  # type: ignore[type-var]
+    inner: Any = shaped(task.task, **shapes)
+    made = copy.copy(task)
+    vars(made).update({**vars(inner), "task": inner})
+    return made
 
 
 class _Amended:

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.latency import RESOLUTION
+from evalsuite.own.outputs import heads_of
 from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
 from evalsuite.report.conclusions import read_rows
 from evalsuite.report.matrix import matrix_row, over_samples_of
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.section import Endpoint, first_step
+from evalsuite.tasks.heads import score_name
 
 if TYPE_CHECKING:
     from evalsuite.contract import Data
@@ -26,7 +28,19 @@ if TYPE_CHECKING:
 QUALITY, FILE = "accuracy", "export"  # the steps that measure the networks, and that write them
 RUNTIME = "ONNX Runtime in float32, one thread"
 _MARGIN = 0.01  # of a score that has no margin of its own: a hundredth of the baseline's
+_FRACTION = 0.005  # that of a fraction of samples
 _KIB = 1024.0
+# Of several answers the first of these is the one to go by.
+_WORST = (
+    Reading.DOUBTED,
+    Reading.UNMEASURED,
+    Reading.COSTS,
+    Reading.MIXED,
+    Reading.UNRESOLVED,
+    Reading.FACT,
+    Reading.NO_WORSE,
+    Reading.HELPS,
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class Treated:
         times: by batch size.
         told: what limits the numbers, such as test samples that may have been trained on.
         doubts: why nothing is concluded.
+        others: of a network of several outputs the question of the quality of each.
     """
 
     variant: str
@@ -88,14 +103,21 @@ class Treated:
     times: Sequence[Timed]
     told: str = ""
     doubts: Sequence[str] = ()
+    others: Sequence[MatrixRow] = ()
+
+    @property
+    def decisive(self) -> MatrixRow:
+        """The question that decides: of several outputs the one with the worst answer."""
+        return min((self.row, *self.others), key=lambda row: _WORST.index(_cell(row).reading))
 
     @property
     def cell(self) -> MatrixCell:
-        return next(iter(self.row.cells.values()))
+        return _cell(self.decisive)
 
     def lines(self) -> Iterator[str]:
         """A table of the numbers before and after, and the recommendation."""
-        rows = [("", "before", "after", "difference"), self._quality(), self._size()]
+        rows = [("", "before", "after", "difference")]
+        rows += [*map(self._quality, (self.row, *self.others)), self._size()]
         for timed in self.times:
             samples = f"{timed.batch} sample{'s' * (timed.batch != 1)}"
             rows.append((f"latency of {samples} ({RUNTIME})", *timed.text))
@@ -105,8 +127,8 @@ class Treated:
             yield "  ".join(cells).rstrip()
         yield self.recommendation
 
-    def _quality(self) -> tuple[str, str, str, str]:
-        cell, row = self.cell, self.row
+    def _quality(self, row: MatrixRow) -> tuple[str, str, str, str]:
+        cell = _cell(row)
         name = f"{row.endpoint.words} on the test samples"
         if cell.levels is None or cell.estimate is None:
             return name, "", "", f"not measured: {cell.reason}"
@@ -133,23 +155,24 @@ class Treated:
 
     def _advice(self) -> tuple[str, str]:
         """The recommendation in a few words, and its reason."""
-        cell, quality = self.cell, self.row.endpoint.words
+        row, cell = self.decisive, self.cell
+        quality = row.endpoint.words
         # By what is certain of the quality: only where it is known to be no worse does speed
         # count.
         if self.doubts or cell.reading is Reading.DOUBTED:
             return "No recommendation", "the model itself is in doubt, see above"
         if cell.estimate is None:
             return "No recommendation", f"{quality} was not measured: {cell.reason}"
-        number = cell.difference(self.row.scale)
+        number = cell.difference(row.scale)
         if cell.reading is Reading.HELPS:
             return self._of_speed(f"{quality} rises, {number}")
         if cell.reading is Reading.NO_WORSE:
-            return self._of_speed(f"{quality} loses less than {self.row.margin}, {number}")
+            return self._of_speed(f"{quality} loses less than {row.margin}, {number}")
         if cell.reading is Reading.COSTS:
             small = ", by less than the margin" if cell.small else ""
             return "Advised against", f"{self.variant} costs {quality}, {number}{small}"
         samples = f"; about {cell.needed:,} test samples would tell" if cell.needed else ""
-        lost = f"a loss of {self.row.margin} of {quality} is not excluded, {number}"
+        lost = f"a loss of {row.margin} of {quality} is not excluded, {number}"
         return "Not recommended yet", lost + samples
 
     def _of_speed(self, kept: str) -> tuple[str, str]:
@@ -171,6 +194,10 @@ class Treated:
         )
 
 
+def _cell(row: MatrixRow) -> MatrixCell:
+    return next(iter(row.cells.values()))
+
+
 def treated(run: Run, variant: str, data: Data, *, told: str = "") -> Treated:
     """What became of the baseline of a run of one workload in one of its variants."""
     (workload,) = run.measured.workloads
@@ -183,10 +210,12 @@ def treated(run: Run, variant: str, data: Data, *, told: str = "") -> Treated:
     sizes = tuple(_bytes(file) for file in there)
     row = quality_row(run, workload, variant)
     doubts = run.doubts.get(workload, [])
+    heads = heads_of(data)
+    others = output_rows(run, workload, variant, heads.names) if heads is not None else []
     if len(sizes) < 2:
-        return Treated(variant, row, None, (), told, doubts)
+        return Treated(variant, row, None, (), told, doubts, others)
     times = list(time_files(there[1], there[0], data))
-    return Treated(variant, row, (sizes[0], sizes[1]), times, told, doubts)
+    return Treated(variant, row, (sizes[0], sizes[1]), times, told, doubts, others)
 
 
 def quality_row(run: Run, workload: str, variant: str) -> MatrixRow:
@@ -194,6 +223,27 @@ def quality_row(run: Run, workload: str, variant: str) -> MatrixRow:
     of this variant alone; of a task that none asks of, its headline with a margin of a hundredth.
     """
     endpoint, section = _endpoint(run, workload, variant)
+    return _row(run, workload, variant, endpoint, section)
+
+
+def output_rows(run: Run, workload: str, variant: str, names: Sequence[str]) -> list[MatrixRow]:
+    """The question of the quality of each output of a network of several, of its score or, where it
+    has none, of its first metric.
+    """
+    rows = run.measured.frame
+    rows = rows[(rows["workload"] == workload) & (rows["step"] == QUALITY)]
+    metrics = list(dict.fromkeys(rows["metric"]))
+    found = []
+    for name in names:
+        metric = score_name(name, metrics) or next(
+            each for each in metrics if each.startswith(f"{name}_")
+        )
+        endpoint = _of_metric(rows[rows["metric"] == metric].iloc[0])
+        found.append(_row(run, workload, variant, endpoint, ""))
+    return found
+
+
+def _row(run: Run, workload: str, variant: str, endpoint: Endpoint, section: str) -> MatrixRow:
     evidence = {workload: endpoint.measure(run, workload, variant)}
     samples = over_samples_of(run, variant, evidence)
     row = matrix_row(
@@ -214,12 +264,16 @@ def _endpoint(run: Run, workload: str, variant: str) -> tuple[Endpoint, str]:
             )
             if asks and endpoint.measure(run, workload, variant) is not None:
                 return endpoint, name
-    first = rows[rows["metric"] != ""].iloc[0]
-    metric, value = str(first["metric"]), float(first["value"])
-    margin = _MARGIN * abs(value) or _MARGIN
-    unit, direction = str(first["unit"]), Direction(first["direction"])
+    return _of_metric(rows[rows["metric"] != ""].iloc[0]), ""
+
+
+def _of_metric(row: Any) -> Endpoint:
+    """The question of a metric that no section asks of, by its row."""
+    metric, value = str(row["metric"]), float(row["value"])
+    unit, direction = str(row["unit"]), Direction(row["direction"])
+    margin = _FRACTION if unit == "fraction" else _MARGIN * abs(value) or _MARGIN
     measure = first_step(QUALITY, (metric,))
-    return Endpoint(metric.replace("_", " "), measure, unit, direction, margin), ""
+    return Endpoint(metric.replace("_", " "), measure, unit, direction, margin)
 
 
 def _bytes(file: Path) -> int:

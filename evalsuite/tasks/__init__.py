@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evalsuite.tasks.classification import Classification, TokenClassification
 from evalsuite.tasks.embedding import Embedding
+from evalsuite.tasks.heads import Heads
 from evalsuite.tasks.language_model import LanguageModel
 from evalsuite.tasks.multi_label import MultiLabel
 from evalsuite.tasks.regression import Regression
@@ -13,6 +14,7 @@ from evalsuite.tasks.segmentation import Segmentation
 __all__ = [
     "Classification",
     "Embedding",
+    "Heads",
     "LanguageModel",
     "MultiLabel",
     "Regression",

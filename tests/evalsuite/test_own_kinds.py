@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sklearn.metrics import jaccard_score
+from sklearn.metrics import jaccard_score, r2_score
 from torch import nn
 from typer.testing import CliRunner
 
@@ -209,3 +209,234 @@ def test_one_class_everywhere_is_the_floor_of_segmentation() -> None:
     assert 0 < floor.spread < 0.1
     assert floor.doubt(score).startswith("no better than naming the most frequent class")
     assert not floor.doubt(0.9)
+
+
+HEADS = """
+from collections import namedtuple
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+Both = namedtuple("Both", "level side")
+
+@dataclass
+class Out:
+    side: torch.Tensor
+    hidden: torch.Tensor
+    level: torch.Tensor
+
+class Net(nn.Module):
+    def __init__(self, form="dict", levels=1):
+        super().__init__()
+        self.form = form
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU())
+        self.level, self.side = nn.Linear(16, levels), nn.Linear(16, 3)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        level, side = self.level(hidden), self.side(hidden)
+        return {
+            "dict": lambda: {"side": side, "hidden": hidden, "level": level},
+            "tuple": lambda: (level, side),
+            "three": lambda: (hidden, side, level),
+            "named": lambda: Both(level, side),
+            "dataclass": lambda: Out(side, hidden, level),
+            "flat": lambda: (level[:, 0], side),
+        }[self.form]()
+
+def make(): return Net()
+"""
+TWO = {"level": "regression", "side": "classification"}
+
+
+def two_targets(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Inputs, a number and one of three sides."""
+    x = np.random.default_rng(seed).normal(size=(count, 6)).astype(np.float32)
+    level = x[:, 0] * x[:, 1] + x[:, 2]
+    return {"x": x, "level": level, "side": np.digitize(x[:, 3] + x[:, 4], [-0.7, 0.7])}
+
+
+@pytest.fixture
+def headed() -> dict[str, dict[str, np.ndarray]]:
+    Path("my.py").write_text(HEADS)
+    parts = {"train": two_targets(240, 0), "test": two_targets(80, 1)}
+    np.savez(
+        "data.npz",
+        **{f"{name}_{part}": each for part, named in parts.items() for name, each in named.items()},
+    )
+    return parts
+
+
+def asked(form: str, data: str | dict[str, object] = "data.npz", **options: object) -> Own:
+    model = {"path": "my.py:Net", "args": {"form": form}}
+    return Own(model=model, source=data, **{"task": TWO, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("form", "output"),
+    [("dict", ""), ("tuple", ""), ("named", ""), ("dataclass", ""), ("flat", ""), ("three", "2,1")],
+)
+def test_each_named_output_has_a_task(
+    headed: dict[str, dict[str, np.ndarray]], form: str, output: str
+) -> None:
+    own = asked(form, output=output)
+    examine(own)
+    data, parts = own.data(), headed["test"]
+    torch.manual_seed(0)
+    module = own.given().eval()
+    with torch.no_grad():
+        joined, found = module(data.test.inputs), module.network(data.test.inputs)
+    names = {"three": (2, 1), "tuple": (0, 1), "flat": (0, 1)}.get(form, ("level", "side"))
+    level, side = (
+        found[name]
+        if isinstance(found, (dict, tuple)) and not hasattr(found, "_fields")
+        else getattr(found, str(name))
+        for name in names
+    )
+    assert torch.equal(joined, torch.cat([level.reshape(-1, 1), side], 1))
+    # The loss is the sum of both, and each metric is that of its own output.
+    wanted, sides = torch.tensor(parts["level"]), torch.tensor(parts["side"])
+    functional = nn.functional
+    loss = functional.mse_loss(level.reshape(-1), wanted) + functional.cross_entropy(side, sides)
+    assert data.task.loss(joined, data.test.targets).item() == pytest.approx(loss.item(), rel=1e-6)
+    tally = data.task.tally(joined, data.test.targets)
+    metrics = {each.name: each.value for each in data.task.metrics(tally)}
+    accuracy = (side.argmax(1) == sides).double().mean().item()
+    r2 = r2_score(wanted, level.reshape(-1))
+    assert metrics["side_accuracy"] == pytest.approx(accuracy)
+    assert metrics["level_r2"] == pytest.approx(r2, rel=1e-5)
+    assert next(iter(metrics)) == "mean_score"
+    assert metrics["mean_score"] == pytest.approx((accuracy + r2) / 2, rel=1e-5)
+
+
+def test_targets_of_several_outputs_come_in_many_forms(
+    headed: dict[str, dict[str, np.ndarray]],
+) -> None:
+    Path("forms.py").write_text(FORMS)
+    rows = headed["train"]
+    columns = np.column_stack([rows["x"], rows["level"], rows["side"]]).round(4).tolist()
+    lines = [",".join([*map(str, row[:-1]), "abc"[int(row[-1])]]) for row in columns]
+    Path("t.csv").write_text("\n".join(["p,q,r,s,t,u,level,side", *lines]))
+    np.savez("whole.npz", **rows)
+    names = ("pair", "flat", "data_set", "dicts", "renamed")
+    parts = ("train", "calibration", "validation", "test")
+    known = {}
+    for source in ("whole.npz", *(f"forms.py:{name}" for name in names)):
+        target = ["height", "way"] if "renamed" in source else []
+        data = asked("dict", {"path": source, "target": target}).data()
+        joined = torch.cat([getattr(data, part).targets for part in parts])
+        known[source] = joined[joined[:, 0].argsort()]
+        assert joined.shape == (240, 2)
+    for source, targets in known.items():
+        assert torch.equal(targets, known["whole.npz"]), source
+    table = asked("dict", "t.csv").data()
+    assert dict(table.notes)["classes of side"].startswith("in order: 0 = a, 1 = b, 2 = c")
+    assert table.input_shape == (6,)
+
+
+FORMS = """
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+FILE = np.load("data.npz")
+X, LEVEL, SIDE = (FILE[f"{name}_train"] for name in ("x", "level", "side"))
+
+def pair(): return X, {"side": SIDE, "level": LEVEL}
+def flat(): return TensorDataset(*map(torch.tensor, (X, LEVEL, SIDE)))
+def renamed(): return {"x": X, "height": LEVEL, "way": SIDE}
+
+class Rows(Dataset):
+    def __len__(self): return len(X)
+    def __getitem__(self, place): return X[place], LEVEL[place], SIDE[place]
+
+class Named(Rows):
+    def __getitem__(self, place):
+        return X[place], {"level": LEVEL[place], "side": SIDE[place]}
+
+def data_set(): return Rows()
+def dicts(): return DataLoader(Named(), batch_size=16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"form": "three"}, "tasks are of the outputs level, side, and it returns 0, 1, 2"),
+        ({"task": {"level": "regression", "way": "classification"}}, "no array 'way'"),
+        ({"task": {"level": "classification", "side": "classification"}}, "is no class: classes"),
+        ({"task": {"level": "embedding", "side": "language-model"}}, "which no network of several"),
+        ({"task": {"level": "regression", "Side": "classification"}}, "named in snake_case"),
+        ({"loss": "my.py:make"}, "loss: my.py:make is of one output"),
+    ],
+)
+def test_outputs_that_do_not_fit_have_a_cure(
+    headed: dict[str, dict[str, np.ndarray]], options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(OwnError) as error:
+        examine(asked(str(options.pop("form", "dict")), **options))
+    assert said in str(error.value)
+
+
+def test_too_few_logits_are_told_of_their_output(
+    headed: dict[str, dict[str, np.ndarray]],
+) -> None:
+    rows = two_targets(100, 0)
+    np.savez("data.npz", x=rows["x"], level=rows["level"], side=rows["side"] + 1)
+    with pytest.raises(OwnError, match="the output side: the labels go up to 3"):
+        examine(asked("dict"))
+
+
+def test_each_output_has_its_floor_and_its_own_doubts(
+    headed: dict[str, dict[str, np.ndarray]],
+) -> None:
+    own = asked("dict")
+    found = floors(own.data())
+    assert {floor.metric for floor in found} == {"level_r2", "side_accuracy"}
+    scores = {"level_r2": 0.99, "side_accuracy": 0.35}
+    rows = pd.DataFrame({"metric": [*scores], "value": [*scores.values()]})
+    rows = rows.assign(variant="gelu", stage="accuracy", sample=None)
+    (doubt,) = own.doubts(rows, "gelu")
+    assert "no better than always naming the most frequent class for side" in doubt
+
+
+@pytest.mark.slow
+def test_two_outputs_are_treated_and_told_apart(
+    headed: dict[str, dict[str, np.ndarray]],
+) -> None:
+    rows, test = headed["train"], headed["test"]
+    functional = nn.functional
+
+    def loss(made: object) -> torch.Tensor:
+        assert isinstance(made, dict)
+        level = functional.mse_loss(made["level"][:, 0], torch.tensor(rows["level"]))
+        return level + functional.cross_entropy(made["side"], torch.tensor(rows["side"]))
+
+    module = trained(resolve("my.py:make", what="it"), rows["x"], loss)
+    words = ("my.py:make", "--data", "data.npz", "--task", "level=regression,side=classification")
+    weights = ("--weights", "weights.safetensors")
+    checked, found = through(*words, *weights, of_check="accuracy,export,bounds")
+    assert re.search(r"^bounds +will not: nothing to certify", checked, re.M)
+
+    def scores(network: nn.Module) -> tuple[float, float]:
+        with torch.no_grad():
+            made = network(torch.tensor(test["x"]))
+        right = (made["side"].argmax(1).numpy() == test["side"]).mean()
+        return float(right), float(r2_score(test["level"], made["level"][:, 0]))
+
+    accuracy, r2 = scores(module)
+    assert value(found, "side_accuracy") == pytest.approx(accuracy, abs=1e-6)
+    assert value(found, "level_r2") == pytest.approx(r2, abs=1e-5)
+    assert value(found, "mean_score") == pytest.approx((accuracy + r2) / 2, abs=1e-5)
+    # The network that relu-ize wrote returns what the user's does, with the scores of its run.
+    after = scores(load_own(resolve("my.py:make", what="it"), "out"))
+    run = read_results(Path("out/run"))
+    run = run[run.stage == "accuracy"]
+    known = [
+        (value(run, "side_accuracy", variant), value(run, "level_r2", variant))
+        for variant in run.variant.unique()
+    ]
+    assert after in [pytest.approx(each, abs=1e-5) for each in known]
+    page = Path("out/run/report.md").read_text()
+    assert "side accuracy" in page
+    assert "level r2" in page

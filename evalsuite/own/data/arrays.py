@@ -104,11 +104,8 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
     inputs, their numbers of samples differ, or the targets are missing or of a type that is not
     read.
     """
-    if source.target and source.target[0] not in arrays:
-        raise OwnError(
-            f"{said}: there is no array"
-            f" {source.target[0]!r}{did_you_mean(source.target[0], arrays)}"
-        )
+    if absent := [name for name in source.target if name not in arrays]:
+        raise OwnError(f"{said}: there is no array {absent[0]!r}{did_you_mean(absent[0], arrays)}")
     # 1. The target, by the name that is given or by a usual one; all other arrays are inputs.
     target = (
         source.target[0]
@@ -116,7 +113,9 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
         else next((each for each in TARGETS if each in arrays), "")
     )
     inputs = {
-        name: tensor_of(each, f"{said}: {name}") for name, each in arrays.items() if name != target
+        name: tensor_of(each, f"{said}: {name}")
+        for name, each in arrays.items()
+        if name not in (target, *source.target)
     }
     if not inputs:
         raise OwnError(f"{said}: there are no inputs, only {target!r}; {_WRITE}")
@@ -129,12 +128,23 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
         )
     chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
     # 3. Targets, one for each sample, of a type that a task could read.
-    targets = np.asarray(arrays[target]) if target else None
-    if targets is not None and targets.ndim == 0:
-        raise OwnError(f"{said}: {target} is one {targets.dtype}; give each sample its target")
-    if targets is not None and targets.dtype.kind not in "iufbUS":
-        raise OwnError(f"{said}: {target} is of type {targets.dtype}; give numbers or texts")
+    if len(source.target) > 1:
+        several = {name: targets_of(arrays[name], f"{said}: {name}") for name in source.target}
+        return Part(chosen, several, where_in(said))
+    targets = targets_of(arrays[target], f"{said}: {target}") if target else None
     return Part(chosen, targets, where_in(said))
+
+
+def targets_of(array: Any, said: str) -> np.ndarray:
+    """Targets, one for each sample, of a type that a task could read. Raises OwnError: they are
+    not.
+    """
+    targets = np.asarray(array)
+    if targets.ndim == 0:
+        raise OwnError(f"{said} is one {targets.dtype}; give each sample its target")
+    if targets.dtype.kind not in "iufbUS":
+        raise OwnError(f"{said} is of type {targets.dtype}; give numbers or texts")
+    return targets
 
 
 def where_in(said: str, unit: str = ", sample ") -> Callable[[int], str]:

@@ -248,6 +248,13 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     ):
         if len(given) < 2:
             raise OwnError(f"{said}: has inputs without targets; return (x, y)")
+        given, targets = _apart(given, source.target)
+        if targets is not None:
+            named = {str(place): each for place, each in enumerate(given)}
+            part = part_of({**named, **targets}, Source("", tuple(targets)), said)
+            inputs = [tensor_of(each, f"{said}: input {place}") for place, each in named.items()]
+            several = Part(Several(inputs), part.targets, part.where)
+            return (several if len(inputs) > 1 else part), []
         inputs = [
             tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])
         ]
@@ -262,12 +269,26 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     return _scanned(Lazy(given, collate, source), said)
 
 
+def _apart(
+    given: Sequence[Any], names: Sequence[str]
+) -> tuple[Sequence[Any], dict[str, Any] | None]:
+    """Inputs, and the targets of several outputs by their names: what comes last is a mapping, or
+    the last ones are as many; None where there is one target.
+    """
+    if isinstance(given[-1], Mapping) and names[1:]:
+        return given[:-1], {str(name): each for name, each in given[-1].items()}
+    if names[1:] and len(given) > len(names):
+        count = len(names)
+        return given[:-count], dict(zip(names, given[-count:], strict=True))
+    return given, None
+
+
 class Lazy(Samples):
     """The inputs of a map-style data set, read one by one when they are asked for."""
 
     def __init__(self, of: Any, collate: Collate, source: Source) -> None:
         self._of, self._collate, self._reference = of, collate, source.path
-        self._target = source.target[0] if source.target else ""
+        self._target, self._targets = (source.target or ("",))[0], source.target
         self.known: list[bytes] | None = None
 
     def __len__(self) -> int:
@@ -314,11 +335,14 @@ class Lazy(Samples):
         if isinstance(batch, Mapping):
             named = {str(name): each for name, each in batch.items()}
             target = self._target or next((each for each in TARGETS if each in named), "")
-            targets = named.pop(target, None)
+            targets: Any = {name: named.pop(name) for name in self._targets if name in named}
+            targets = targets if self._targets[1:] else targets.get(target, named.pop(target, None))
             return (next(iter(named.values())) if list(named) == ["x"] else named), targets
         if isinstance(batch, (tuple, list)) and len(batch) >= 2:
-            inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
-            return (dict(inputs) if isinstance(inputs, Mapping) else inputs), batch[-1]
+            batch, several = _apart(batch, self._targets)
+            rest, targets = (batch[:-1], batch[-1]) if several is None else (batch, several)
+            inputs = rest[0] if len(rest) == 1 else tuple(rest)
+            return (dict(inputs) if isinstance(inputs, Mapping) else inputs), targets
         return batch, None
 
 
@@ -347,12 +371,17 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
         raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
     inputs.known = keys
     # 3. The targets as one tensor, or one list.
-    whole: Any = None
-    if isinstance(targets[0], torch.Tensor):
-        whole = torch.cat([target.reshape(len(target), *target.shape[1:]) for target in targets])
-    elif targets[0] is not None:
-        whole = [each for batch in targets for each in batch]
-    return Part(inputs, whole, where_in(said), keys), [(low, high)]
+    if isinstance(targets[0], Mapping):
+        named = {name: _together([batch[name] for batch in targets]) for name in targets[0]}
+        return Part(inputs, named, where_in(said), keys), [(low, high)]
+    return Part(inputs, _together(targets), where_in(said), keys), [(low, high)]
+
+
+def _together(batches: Sequence[Any]) -> Any:
+    """The targets of all batches as one tensor, or one list; None where there are none."""
+    if isinstance(batches[0], torch.Tensor):
+        return torch.cat(list(batches))
+    return None if batches[0] is None else [each for batch in batches for each in batch]
 
 
 def _keys(batch: Inputs) -> list[bytes]:
@@ -374,6 +403,12 @@ def _glance(given: Any, reference: str) -> list[Any]:
     if isinstance(given, Mapping):
         given = list(given.values())
     if isinstance(given, (tuple, list)):
+        # Targets of several outputs may be a mapping behind the inputs.
+        given = [
+            inner
+            for each in given
+            for inner in (each.values() if isinstance(each, Mapping) else [each])
+        ]
         numbers = [
             np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given
         ]
@@ -386,5 +421,6 @@ def _glance(given: Any, reference: str) -> list[Any]:
         return []
     places = sorted({int(each) for each in np.linspace(0, len(given) - 1, _GLANCE)})
     inputs, targets = Lazy(given, collate, Source(reference)).both(places)
-    known = [targets] if isinstance(targets, torch.Tensor) else []
+    several = list(targets.values()) if isinstance(targets, Mapping) else [targets]
+    known = [each for each in several if isinstance(each, torch.Tensor)]
     return [torch.tensor(len(given)), *leaves(inputs), *known]

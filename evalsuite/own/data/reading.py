@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -22,7 +23,7 @@ from evalsuite.own.data.images import has_images, image_column, read_folder, rea
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
-from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
+from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
 from evalsuite.own.data.texts import (
     is_corpus,
     read_corpus,
@@ -32,6 +33,7 @@ from evalsuite.own.data.texts import (
     text_columns,
 )
 from evalsuite.own.data.tokenizers import tokenizer_of
+from evalsuite.own.tasks import shaped
 from evalsuite.references import blame, resolve
 from evalsuite.samples import Samples
 from opgraph.errors import OwnError
@@ -170,7 +172,13 @@ def _assembled(
     if kind == "tokens":
         raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
     _check_given(raw)
-    if kind == "vectors" and raw.parts["train"].targets is None:
+    notes_of_heads: tuple[tuple[str, str], ...] = ()
+    if kind == "heads":
+        heads: Any = getattr(task, "task", task)
+        joined, heads, notes_of_heads = numbered_heads(raw.parts, heads, bool(source.target))
+        task = shaped(task, targets=heads.targets, real=heads.real)
+        found = Numbered(joined, joined["train"].shape[1])
+    elif kind == "vectors" and raw.parts["train"].targets is None:
         found = Numbered(
             {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
         )
@@ -206,6 +214,7 @@ def _assembled(
     notes = (
         raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
     )
+    notes = (*notes, *notes_of_heads)
     if cut_off := [name for name in PARTS if name not in raw.parts]:
         notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(
@@ -251,8 +260,10 @@ def _check_given(raw: Raw) -> None:
                 f"{raw.said}: the part {name} is empty; give it samples, or leave it out to have"
                 " it cut"
             )
-        if part.targets is not None and len(part.targets) != len(part.inputs):
-            sizes = f"{len(part.inputs)} inputs but {len(part.targets)} targets"
+        several = part.targets.values() if isinstance(part.targets, Mapping) else [part.targets]
+        counts = [len(each) for each in several if each is not None]
+        if wrong := [count for count in counts if count != len(part.inputs)]:
+            sizes = f"{len(part.inputs)} inputs but {wrong[0]} targets"
             raise OwnError(f"{raw.said}: the part {name} has {sizes}; give each sample one")
     # 2. No part is another.
     for one, other in combinations(raw.parts, 2):

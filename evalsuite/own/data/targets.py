@@ -7,10 +7,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -23,7 +23,10 @@ from evalsuite.plugins import did_you_mean
 from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 
-Kind = Literal["classes", "places", "tags", "tokens", "labels", "values", "vectors", ""]
+if TYPE_CHECKING:
+    from evalsuite.tasks import Heads
+
+Kind = Literal["classes", "places", "tags", "tokens", "labels", "values", "vectors", "heads", ""]
 _SHOWN = 60
 _BEYOND = 2**63  # of a label's size: there is no whole number of 64 bits
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
@@ -45,6 +48,7 @@ def kind_of(task: Task) -> Kind:
         tasks.MultiLabel: "labels",
         tasks.Regression: "values",
         tasks.Embedding: "vectors",
+        tasks.Heads: "heads",
     }
     found: Kind = getattr(task, "targets", "")
     return found or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
@@ -59,6 +63,70 @@ class Numbered:
     targets: dict[str, torch.Tensor]
     count: int
     classes: Classes | None = None
+
+
+_OF_HEADS: tuple[Kind, ...] = ("classes", "places", "labels", "values", "vectors")
+
+
+def numbered_heads(
+    parts: Mapping[str, Part], heads: Heads, listed: bool
+) -> tuple[dict[str, torch.Tensor], Heads, tuple[tuple[str, str], ...]]:
+    """The targets of each part beside one another, the task with their shapes, and what to say of
+    the classes. With `listed`, the data's own names of the targets stand in the order of the
+    outputs. Raises OwnError: see `numbered`; or an output has no targets.
+    """
+    columns = {name: _of_outputs(part, heads.names, listed) for name, part in parts.items()}
+    of_parts: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
+    notes = []
+    for place, (name, task) in enumerate(heads.heads):
+        kind = kind_of(task)
+        if kind not in _OF_HEADS:
+            said = f"task: the output {name} has a task {type(task).__name__}"
+            raise OwnError(f"{said}, which no network of several outputs may have")
+        own = {
+            part: Part(each.inputs, columns[part][place], partial(_named, name, each.where))
+            for part, each in parts.items()
+        }
+        found = numbered(own, kind, Naming())
+        for part, targets in found.targets.items():
+            of_parts[part].append(targets)
+        if found.classes is not None:
+            notes.append((f"classes of {name}", found.classes.described()))
+    train = of_parts["train"]
+    shaped = replace(
+        heads,
+        targets=tuple(tuple(each.shape[1:]) for each in train),
+        real=tuple(each.is_floating_point() for each in train),
+    )
+    joined = {part: shaped.joined(targets) for part, targets in of_parts.items()}
+    return joined, shaped, tuple(notes)
+
+
+def _named(name: str, where: Callable[[int], str], index: int) -> str:
+    return f"{where(index)}, output {name}"
+
+
+def _of_outputs(part: Part, names: Sequence[str], listed: bool) -> list[Any]:
+    """The targets of each output, in their order."""
+    given, count = part.targets, len(names)
+    if isinstance(given, Mapping):
+        if set(names) <= given.keys():
+            return [given[name] for name in names]
+        if listed and len(given) == count:
+            return list(given.values())
+        absent = next(name for name in names if name not in given)
+        raise OwnError(
+            f"{part.where(-1)}: there are no targets of {absent!r}, only of {', '.join(given)};"
+            " name them in the order of the outputs by `data.target`"
+        )
+    if isinstance(given, list) and given and all(len(_row(row)) == count for row in given):
+        return [list(column) for column in zip(*given, strict=True)]
+    if getattr(given, "ndim", 0) == 2 and given.shape[1] == count:
+        return [given[:, place] for place in range(count)]
+    raise OwnError(
+        f"{part.where(-1)}: there is one target, and {count} outputs have tasks; give the targets"
+        f" by the names of the outputs ({', '.join(names)}), as a mapping, or as arrays or columns"
+    )
 
 
 def numbered(

@@ -19,6 +19,7 @@ from evalsuite import (
     Grid,
     GridCell,
     Headline,
+    Measure,
     Part,
     Run,
     Section,
@@ -102,9 +103,13 @@ def _cell(found: Estimate | None, *, percent: bool) -> GridCell:
 
 STAGE = "accuracy"
 
+_OUTPUTS = 6  # that are asked of one by one, of a network of several
+_SCORES = ("_accuracy", "_f1_micro", "_mean_iou", "_r2", "_cosine")
+_NONE = ("_label_accuracy",)
 _KNOWN = (
     ("F1 score", "f1_micro", "fraction", 0.005),
     ("mean IoU", "mean_iou", "fraction", 0.005),
+    ("mean score of the outputs", "mean_score", "fraction", 0.005),
     ("explained variance", "r2", "share", 0.01),
     ("cosine to the original", "cosine", "cosine", 0.01),
 )
@@ -136,6 +141,25 @@ def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
     return Evidence(
         paired_test(run, workload, variant, step, (first["metric"],), first["setting"], label)
     )
+
+
+def _output(place: int) -> Measure:
+    """The question of the quality of an output of a network of several, by its place."""
+
+    def measured(run: Run, workload: str, variant: str) -> Evidence | None:
+        step, rows = run.measured.step(workload, STAGE), run.measured.frame
+        own = rows[(rows["workload"] == workload) & (rows["step"] == step)]
+        names = list(dict.fromkeys(own["metric"]))
+        if not step or "mean_score" not in names:
+            return None
+        # The metrics of an output begin with its name; the first with a score's name is its score.
+        scores = [name for name in names if name.endswith(_SCORES) and not name.endswith(_NONE)]
+        if place >= len(scores):
+            return None
+        label = scores[place].replace("_", " ")
+        return Evidence(paired_test(run, workload, variant, step, (scores[place],), "", label))
+
+    return measured
 
 
 SECTION = Section(
@@ -173,6 +197,17 @@ SECTION = Section(
             Direction.HIGHER,
             0.005,
             instead=True,
+        ),
+        *(
+            Endpoint(
+                f"score {place + 1} of several outputs, in float",
+                _output(place),
+                "fraction",
+                Direction.HIGHER,
+                0.005,
+                instead=True,
+            )
+            for place in range(_OUTPUTS)
         ),
     ),
     forms=(
