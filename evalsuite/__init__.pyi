@@ -88,7 +88,7 @@ from .report.statistics import (
     mean_by_seed as mean_by_seed, mean_interval as mean_interval, seed_difference as seed_difference,
 )
 from .resizing import load_module as load_module, save_module as save_module
-from .results import parse_setting as parse_setting
+from .results import parse_setting as parse_setting, read_results as read_results
 from .samples import Samples as Samples, Several as Several, batch_of as batch_of, pieces as pieces
 from .tasks import (
     Classification as Classification, Embedding as Embedding, LanguageModel as LanguageModel, MultiLabel as MultiLabel,

@@ -272,7 +272,7 @@ def _names(kind: type[Row | Origin]) -> list[str]:
     return [each.name for each in fields(kind)]
 
 
-def read_results(*folders: Path) -> pd.DataFrame:
+def read_results(*folders: Path | str) -> pd.DataFrame:
     """The rows of one or more runs as one frame, with a `run` column of folder names in front.
 
     The columns of options hold a dictionary each, without names that have no value:
@@ -288,7 +288,7 @@ def read_results(*folders: Path) -> pd.DataFrame:
         raise ValueError("read_results of no folder")
     frames = []
     # Each run within a share of memory of its own, checked against the digest that it recorded.
-    for folder in folders:
+    for folder in map(Path, folders):
         path = folder / "results.parquet"
         if not path.is_file():
             raise DamagedResults(

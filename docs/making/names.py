@@ -20,7 +20,7 @@ TOPICS = {
         "assess relu_ize run harden swap_to_relu census certify_swap verify check_proof"
         " export_onnx Network Bench Outcome Metric Unsupported"
     ),
-    "measuring": "assess relu_ize ReluIzed workload run load_own OwnError data_folder",
+    "measuring": "assess relu_ize ReluIzed workload run read_results load_own OwnError data_folder",
     "replacing": (
         "harden Hardening parameter_groups target_for target_for_certificate swap_to_relu swap"
         " replace expose redirect_calls Call census Found census_of_run refit_bias refit"

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalsuite.own.frames import from_frames, is_frame
 from evalsuite.references import DECLARED
 from opgraph.errors import OwnError
 
@@ -165,9 +166,9 @@ def assess(
     Args:
         model: a module that is built, which is measured as it is unless `start` says otherwise; a
             function that makes the model; or a reference as on the command line.
-        data: inputs, with their `targets`; a data set or loader; a function that gives the data; a
-            reference, a path, or a mapping with a path and options.
-        targets: of the inputs.
+        data: inputs, with their `targets`; a frame of pandas; a data set or loader; a function that
+            gives the data; a reference, a path, or a mapping with a path and options.
+        targets: of the inputs, or the name of a frame's column.
         train: instead of data, the training part: (inputs, targets), a data set or a loader.
         validation: likewise; without it a part of the training samples.
         test: likewise.
@@ -229,13 +230,15 @@ def sent_options(
             " '__main__':`"
         )
     # 2. What is in memory alone is written for the jobs, and named by a reference.
-    samples = _samples(
-        data, targets, {name: each for name, each in parts.items() if each is not None}
-    )
     options = dict(options)
     named = {name: options.pop(name, "") for name in ("task", "weights", "start")}
     if is_module(model):
         named["start"] = named["start"] or "trained"
+    text = str(model) if isinstance(model, str) else ""
+    ready = bool(named["weights"]) or text.startswith(("hf:", "timm:")) or text.endswith(".onnx")
+    trained = (named["start"] or ("trained" if ready else "")) == "trained"
+    parts = {name: each for name, each in parts.items() if each is not None}
+    samples = _samples(data, targets, parts, home, trained=trained)
     given = options_of(_sent_model(model, home), _sent_data(samples, home), **named, settings=[])
     return _sent({**given, **options}, home)
 
@@ -255,16 +258,22 @@ def run_in_python(
     run_recipe(recipe, folder.absolute(), store, executor, progress_of(progress), workers=workers)
 
 
-def _samples(data: Any, targets: Any, parts: dict[str, Any]) -> Any:
-    """The data as a function of a file would return them. Raises OwnError: they are given twice, or
-    without a training part.
+def _samples(data: Any, targets: Any, parts: dict[str, Any], home: Path, *, trained: bool) -> Any:
+    """The data as a function of a file would return them, or as the options of a table. Raises
+    OwnError: they are given twice, or without a training part.
     """
     whole = not (isinstance(data, str) and data == "")
-    if parts and (whole or targets is not None):
+    column = targets if isinstance(targets, str) else ""
+    if parts and (whole or not (targets is None or column)):
         raise OwnError("data: give either data, or train and test")
     if parts and "train" not in parts:
         raise OwnError(f"data: {' and '.join(parts)} without train; give train=(inputs, targets)")
-    return parts or (data if targets is None else (data, targets))
+    given = parts or (data if targets is None or column else (data, targets))
+    if any(is_frame(each) for each in (parts.values() if parts else [given])):
+        return from_frames(given, column, home, trained=trained)
+    if column:
+        raise OwnError(f"targets={column!r} names a column, but the data are no frame")
+    return given
 
 
 def _sent_model(model: Any, home: Path) -> str:
