@@ -296,6 +296,20 @@ def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons
             raise Unsupported(f"{count} {what}; {name} is {getattr(options, name)}")
 
 
+def _fewest_inputs(network: Network, positions: int) -> int:
+    """At least so many inputs a graph of the network has: of tokens, what some positions are
+    embedded to; 0 where that is not known before it is read.
+    """
+    if network.several:
+        return 0
+    if network.vocabulary is None:
+        return math.prod(network.input_shape)
+    tables = [each for each in network.module.modules() if isinstance(each, torch.nn.Embedding)]
+    widths = [each.embedding_dim for each in tables if each.num_embeddings == network.vocabulary]
+    # A sample that ends early may have fewer positions than are asked for.
+    return (1 if positions else network.input_shape[-1]) * min(widths, default=0)
+
+
 class Bisection(Method):
     """`evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network
     itself.
@@ -318,9 +332,8 @@ class Bisection(Method):
                 f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no"
                 " interval"
             )
-        # Before the network is read, which takes long. Of tokens a few positions are the inputs.
-        if network.vocabulary is None:
-            check_size(options, math.prod(network.input_shape))
+        # Before the network is read, which takes long.
+        check_size(options, _fewest_inputs(network, options.positions))
         self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
         self.region = (
             {"positions": options.positions}

@@ -68,6 +68,18 @@ def test_smt_refuses_by_size_before_the_network_is_run(bench: Any) -> None:
         Smt(eps=(0.01,), samples=1).run(large, place)
 
 
+class _Words(_Never):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 384)
+
+
+def test_smt_counts_what_tokens_are_embedded_to_before_the_network_is_run(bench: Any) -> None:
+    large = Network("large", _Words(), (64,), 10, None, 1000)
+    with pytest.raises(Unsupported, match="384 inputs; max_inputs is 128"):
+        Smt(eps=(0.01,), samples=1, positions=2).run(large, bench("digits-mlp"))
+
+
 def test_the_outputs_of_a_text_that_do_not_fit_are_refused(limit: None) -> None:
     from evalsuite import LanguageModel
 
