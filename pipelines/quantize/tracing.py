@@ -65,6 +65,12 @@ def trace(
         Unsupported: it cannot be read, or something hangs on a layer that its graph would lose.
     """
     for path, layer in module.named_modules():
+        # It would be unrolled into as many layers as the sample has steps, of a batch of one size.
+        if isinstance(layer, nn.RNNBase):
+            raise Unsupported(
+                f"{path or 'the network'} ({type(layer).__name__}): recurrent layers are not"
+                " quantized"
+            )
         # An activation is taken as it is, BatchNorm folded, and a layer rewritten: what hangs on
         # them would be lost.
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):

@@ -440,3 +440,105 @@ def test_two_outputs_are_treated_and_told_apart(
     page = Path("out/run/report.md").read_text()
     assert "side accuracy" in page
     assert "level r2" in page
+
+
+GRU = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, kind=nn.GRU):
+        super().__init__()
+        self.rnn = kind(3, 12, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(12, 12), nn.GELU(), nn.Linear(12, 2))
+
+    def forward(self, x):
+        states, _ = self.rnn(x)
+        return self.head(states[:, -1])
+
+def make(): return Net()
+def lstm(): return Net(nn.LSTM)
+"""
+
+
+def sequences(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences of six steps, and whether the sum of one of their columns is positive."""
+    x = np.random.default_rng(seed).normal(size=(count, 6, 3)).astype(np.float32)
+    return x, (x[:, :, 0].sum(1) > 0).astype(np.int64)
+
+
+@pytest.mark.slow
+def test_a_gru_is_treated_and_says_what_it_cannot_be_measured_by() -> None:
+    Path("my.py").write_text(GRU)
+    (x, y), (x_test, y_test) = sequences(240, 0), sequences(80, 1)
+    np.savez("data.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+    make = resolve("my.py:make", what="it")
+    cross_entropy = nn.functional.cross_entropy
+    module = trained(make, x, lambda made: cross_entropy(made, torch.as_tensor(y)), 60)  # type: ignore[arg-type]
+    words = ("my.py:make", "--data", "data.npz", "--weights", "weights.safetensors")
+    stages = "accuracy,quantize,bounds"
+    checked, rows = through(*words, of_check=stages)
+    # Each stage that cannot read a GRU says so in a line of its own, and none fails.
+    assert re.search(r"^accuracy +will run$", checked, re.M)
+    assert re.search(r"^quantize-w8 +will not: rnn \(GRU\): recurrent layers are", checked, re.M)
+    assert re.search(r"^bounds +will not: .*\(GRU\): no reader for this", checked, re.M)
+    assert "Error" not in checked
+    with torch.no_grad():
+        right = module(torch.as_tensor(x_test)).argmax(1).numpy() == y_test
+    assert value(rows, "accuracy") == pytest.approx(right.mean(), abs=1e-6)
+    assert right.mean() > 0.8
+    weights, again = relu_out()
+    assert torch.equal(weights["rnn.weight_hh_l0"], again.rnn.weight_hh_l0)
+    assert isinstance(again.head[1], nn.ReLU)
+
+
+COMPILED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+@dataclass
+class Out:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 12), nn.GELU())
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return Out(self.head(hidden), hidden)
+
+def plain(): return Net()
+def make(): return torch.compile(Net().bfloat16())
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_network_of_halves_that_returns_an_object() -> None:
+    Path("my.py").write_text(COMPILED)
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(320, 3)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
+    np.savez("data.npz", x=x[:240], y=y[:240], x_test=x[240:], y_test=y[240:])
+    plain, targets = resolve("my.py:plain", what="it"), torch.as_tensor(y[:240])
+
+    def loss(made: object) -> torch.Tensor:
+        return nn.functional.cross_entropy(made.logits, targets)  # type: ignore[attr-defined]
+
+    module = trained(plain, x[:240], loss)
+    module.bfloat16()
+    save_file(dict(module.state_dict()), "weights.safetensors")
+    words = ("my.py:make", "--data", "data.npz", "--weights", "weights.safetensors")
+    checked, rows = through(*words, of_check="accuracy,export")
+    assert re.search(r"^export +will run$", checked, re.M)
+    assert "; compiled, and measured without torch.compile; weights of bfloat16" in checked
+    with torch.no_grad():
+        right = module.float()(torch.as_tensor(x[240:])).logits.argmax(1).numpy() == y[240:]
+    assert value(rows, "accuracy") == pytest.approx(right.mean(), abs=1e-6)
+    weights, again = relu_out()
+    assert {each.dtype for each in weights.values()} == {torch.float32}
+    assert sorted(weights) == sorted(module.state_dict())
+    assert type(again).__name__ == "Net"
