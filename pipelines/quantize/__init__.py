@@ -24,6 +24,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "scales": ("float", "power-of-two"),
     "rounding": ("half-even", "half-up", "gemmlowp"),
 }
+_FORMS = ("polynomial", "roundings")
 _LEAST_BUDGET = 2 / 8  # Of the bytes at 8 bits: a weight has 2 at least.
 
 
@@ -91,8 +92,11 @@ class Quantize:
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
         compared_samples: how many test samples the slower comparisons take, 0 for all: layer by
             layer with the file, integer by integer with the fake-quantized network, GELU as a
-            polynomial, other roundings. Accuracies, and whether ONNX Runtime computes the same
-            bits, are always of all.
+            polynomial, other roundings, and the definition of the integer-only network with its
+            file in ONNX Runtime. Accuracies are of all.
+        integer_forms: other forms of the integer-only network that are measured beside it:
+            "polynomial", GELU by I-BERT's polynomial instead of a table, and "roundings", the
+            other two modes of `rounding`.
         qonnx: whether to write a QONNX file too, for FPGA tools.
         yardstick: an activation's name. The same network with it in place of each activation is
             quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
@@ -132,6 +136,7 @@ class Quantize:
     size_budget: float = 1.0
     sensitivity: bool = False
     compared_samples: int = 0
+    integer_forms: tuple[str, ...] = ()
     qonnx: bool = False
     yardstick: str = "gelu"
 
@@ -150,6 +155,12 @@ class Quantize:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        for form in self.integer_forms:
+            if form not in _FORMS or self.integer_forms.count(form) > 1:
+                raise ValueError(
+                    f"integer_forms must be some of {', '.join(_FORMS)}, each once, got"
+                    f" {self.integer_forms}"
+                )
         check_yardstick(self.yardstick)
         chosen = (
             "calibration",

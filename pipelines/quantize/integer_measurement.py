@@ -80,6 +80,7 @@ class IntegerStudy:
         simulation: what `quantized` is called in the rows.
         fewer: why `test` is not all of the test data, or "".
         untimed: why a batch of inputs is not timed, or "".
+        forms: other forms that are measured too; see `Quantize.integer_forms`.
     """
 
     quantized: fx.GraphModule
@@ -94,6 +95,7 @@ class IntegerStudy:
     simulation: str = "the fake-quantized network"
     fewer: str = ""
     untimed: str = ""
+    forms: tuple[str, ...] = ()
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
@@ -116,8 +118,12 @@ class IntegerStudy:
             *self._of_agreement(network, found),
             *self._of_onnx(network, executor, logits),
             *self._of_cost(network, executor, {"activation": "table"}),
-            *self._of_polynomial(network, executor, logits, found),
-            *self._of_rounding(network, executor, logits),
+            *(
+                self._of_polynomial(network, executor, logits, found)
+                if "polynomial" in self.forms
+                else []
+            ),
+            *(self._of_rounding(network, executor, logits) if "roundings" in self.forms else []),
             *accumulator_metrics(network, observed),
             *part_errors(self.quantized, network, observed),
         ]

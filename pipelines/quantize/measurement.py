@@ -123,6 +123,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
             "the fake-quantized network" if whole is deployed else _WHOLE,
             fewer,
             untimed.get(LATENCY_BATCH, ""),
+            options.integer_forms,
         )
         of_integers += study.metrics(Rounding(options.rounding))
     metrics = [

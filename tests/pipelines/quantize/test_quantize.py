@@ -53,6 +53,7 @@ VARIANTS = (
     "annealed",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu-swap", "relu")),
 )
+FORMS = ("polynomial", "roundings")
 GELUS = {"digits-mlp": 2, "digits-cnn": 4}
 # Multiply-accumulates at batch 1: outputs x weights behind each.
 MACS = {
@@ -475,6 +476,11 @@ def test_what_cannot_be_quantized_says_why(
             "rounding must be one of half-even, half-up, gemmlowp, got 'up'",
         ),
         (Quantize, {"scales": "dyadic"}, "scales must be one of float, power-of-two, got 'dyadic'"),
+        (
+            Quantize,
+            {"integer_forms": ("polynomial", "table")},
+            r"integer_forms must be some of polynomial, roundings, each once, got .*'table'",
+        ),
         (Quantize, {"compared_samples": -1}, "compared_samples must be >= 0, got -1"),
         (Quantize, {"qat_epochs": -1}, "qat_epochs must be >= 0, got -1"),
         *(
@@ -558,9 +564,9 @@ def test_some_samples_are_enough_to_compare_networks(
     whole, short, some = (
         {(each.name, tuple(each.setting.items())): each for each in stage.run(made, there).metrics}
         for stage, there in (
-            (Quantize(), given),
-            (Quantize(), cut(given, 40)),
-            (Quantize(compared_samples=40), given),
+            (Quantize(integer_forms=FORMS), given),
+            (Quantize(integer_forms=FORMS), cut(given, 40)),
+            (Quantize(integer_forms=FORMS, compared_samples=40), given),
         )
     )
     few = {key for key, each in some.items() if "of the first 40 test samples" in each.reason}
@@ -570,6 +576,12 @@ def test_some_samples_are_enough_to_compare_networks(
         (name, ())
         for name in ("accuracy", "runtime_accuracy", "integer_accuracy", "integer_onnx_agreement")
     ]
+    # What a recipe does not ask for is not measured.
+    unasked = {each.name for each in Quantize(compared_samples=1).run(made, given).metrics}
+    assert {name for name, _ in some} - unasked == {
+        "rounding_accuracy",
+        "rounding_differing_logits",
+    }
     assert [some[key].value for key in of_all] == [whole[key].value for key in of_all]
 
 
@@ -667,11 +679,7 @@ def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench)
     outcome = Quantize(qonnx=True, keep_islands=True).run(
         network("digits-vit", "relu", epochs=2), bench("digits-vit")
     )
-    lacking = {
-        metric.name: metric.reason
-        for metric in outcome.metrics
-        if metric.value is None and metric.setting.get("activation") != "polynomial"
-    }
+    lacking = {metric.name: metric.reason for metric in outcome.metrics if metric.value is None}
     assert lacking["qonnx"].startswith(
         "QONNX: Exporting the operator 'aten::scaled_dot_product_attention'"
     )
