@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome
+from evalsuite import Bench, Capabilities, Direction, Metric, Network, Outcome
 
 _ROOT = Path(__file__).parents[1]
 
@@ -67,7 +67,7 @@ class Clock(Idle):
     more.
     """
 
-    timed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(timed=True)
 
     def run(self, network: Network, bench: Bench) -> Outcome:
 

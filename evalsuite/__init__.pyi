@@ -4,7 +4,7 @@
 # fmt: off
 from . import run as run
 from .contract import (
-    IGNORED as IGNORED, Bench as Bench, Data as Data, Direction as Direction, FineTune as FineTune, Metric as Metric,
+    IGNORED as IGNORED, Bench as Bench, Capabilities as Capabilities, Data as Data, Direction as Direction, FineTune as FineTune, Metric as Metric,
     Network as Network, Outcome as Outcome, Property as Property, Reading as Reading,
     SampleScores as SampleScores, Split as Split,
     Stage as Stage, Task as Task, Timed as Timed, Unsupported as Unsupported, Verdict as Verdict,

@@ -562,6 +562,65 @@ class Outcome:
         return "metrics" not in vars(self) and any(callable(each) for each in self.found)
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a stage can measure beyond the usual, and how its jobs run.
+
+    Without any, it is given networks that take one tensor of real inputs and have a row of logits
+    for each sample.
+
+    Args:
+        tokens: networks of int64 inputs.
+        several: inputs that are a tuple or a mapping.
+        any_task: outputs that are no logits of classes; see `Task`.
+        deployed: networks that are an ONNX file, `Network.deployed`.
+        timed: it takes times, and gives them as functions (see `Outcome`): its jobs run beside each
+            other, and each takes its times alone.
+        exclusive: whole jobs run alone, where times cannot be told from the rest.
+        exports: it calls `export_network`: the file is then written with the network, once for all
+            stages.
+    """
+
+    tokens: bool = False
+    several: bool = False
+    any_task: bool = False
+    deployed: bool = False
+    timed: bool = False
+    exclusive: bool = False
+    exports: bool = False
+
+
+# The class variables by which stages declared the same before there was one object.
+_FORMER = {
+    "tokens": "takes_tokens",
+    "several": "takes_several",
+    "any_task": "takes_any_task",
+    "deployed": "takes_deployed",
+    "timed": "timed",
+    "exclusive": "exclusive",
+    "exports": "exports",
+}
+
+
+def capabilities_of(stage: object) -> Capabilities:
+    """What a stage declares: its class variable `capabilities`, or the former ones, each True or
+    False.
+
+    Raises:
+        TypeError: `capabilities` is something else.
+    """
+    declared = getattr(stage, "capabilities", None)
+    if declared is None:
+        former = {field: getattr(stage, name, False) for field, name in _FORMER.items()}
+        return Capabilities(**{field: value is True for field, value in former.items()})
+    if not isinstance(declared, Capabilities):
+        raise TypeError(
+            f"{type(stage).__name__}.capabilities is {declared!r}; write"
+            " `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`"
+        )
+    return declared
+
+
 @runtime_checkable
 class Stage(Protocol):
     """A plugin that measures a network.
@@ -569,16 +628,9 @@ class Stage(Protocol):
     Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's
     first line is its help. Register it under the entry-point group `evalsuite.stages`. Import heavy
     libraries inside `run`. `version` enters the cache key: raise it when the numbers change.
-    `libraries` are the distributions whose versions enter the key. A stage is given networks that
-    take one tensor of real inputs and have a row of logits for each sample. What else it can
-    measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
-    `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no
-    logits of classes; see `Task`), and `takes_deployed` (networks that are an ONNX file,
-    `Network.deployed`). One that takes times declares `timed`, and gives them as functions (see
-    `Outcome`): its jobs run beside each other, and each takes its times alone. `exclusive` declares
-    that whole jobs run alone, where times cannot be told from the rest. One that calls
-    `export_network` declares `exports`: the file is then written with the network, once for all
-    stages.
+    `libraries` are the distributions whose versions enter the key. What it can measure beyond the
+    usual, and whether it takes times, it declares by a class variable `capabilities`, see
+    `Capabilities`.
     """
 
     version: ClassVar[str]

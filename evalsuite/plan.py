@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite import sources
+from evalsuite.contract import capabilities_of
 from evalsuite.plugins import entries
 from evalsuite.recipe import TRAIN, Part, Recipe, Step, option_names
 from evalsuite.workloads.workload import DataError, unreadable
@@ -58,12 +59,12 @@ class Job:
     @property
     def exclusive(self) -> bool:
         """Whether no other job may run beside it, which its stage declares."""
-        return bool(self.step and getattr(self.step.stage, "exclusive", False))
+        return bool(self.step and capabilities_of(self.step.stage).exclusive)
 
     @property
     def timed(self) -> bool:
         """Whether its stage takes times, alone or in all of its job."""
-        return self.exclusive or bool(self.step and getattr(self.step.stage, "timed", False))
+        return self.exclusive or bool(self.step and capabilities_of(self.step.stage).timed)
 
     @property
     def plugins(self) -> set[str]:
@@ -93,7 +94,7 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     parts, limit = [*recipe.hidden, *recipe.variants], recipe.memory_limit
     bases = {part.name: recipe.base_of(part) for part in parts}
     treated = _Treated(recipe, bases)
-    exports = any(getattr(step.stage, "exports", False) and not step.after for step in recipe.steps)
+    exports = any(capabilities_of(step.stage).exports and not step.after for step in recipe.steps)
     for workload, part, seed in product(recipe.workloads, parts, recipe.seeds):
         own, base, shown = treated(workload, part, seed), bases[part.name], part in recipe.variants
         needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""

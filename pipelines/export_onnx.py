@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite import (
     Bench,
+    Capabilities,
     Direction,
     Metric,
     Network,
@@ -48,12 +49,9 @@ class Export:
 
     version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
-    timed: ClassVar[bool] = True
-    exports: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_any_task: ClassVar[bool] = True
-    takes_deployed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, deployed=True, timed=True, exports=True
+    )
 
     yardstick: str = "gelu"
 

@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import TypeAdapter
 
-from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Task, Unsupported
+from evalsuite.contract import (
+    Data,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Stage,
+    Task,
+    Unsupported,
+    capabilities_of,
+)
 from evalsuite.plugins import missing
 from evalsuite.reading import Reading
 from evalsuite.results import Row, Status, failure_row, row_of
@@ -299,7 +309,9 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     # 3. Numbers from clocks are taken now, when the machine's other jobs are done or wait.
     if outcome.timed:
         if not job.timed:
-            raise TypeError(f"{who} takes times: it must say so, by timed: ClassVar[bool] = True")
+            raise TypeError(
+                f"{who} takes times: it must say so, by capabilities = Capabilities(timed=True)"
+            )
         turn()
     if not outcome.metrics:
         raise TypeError(f"{who} returned an Outcome without a metric")
@@ -319,16 +331,16 @@ def check_takes(stage: Stage, network: Network, data: Data, name: str, after: st
     """
     file = "an ONNX file has no layers to change or remove: give the model as my.py:make"
     lacking = {
-        "takes_tokens": (
+        "tokens": (
             network.vocabulary is not None,
             f"real-valued inputs; those of {name} are tokens",
         ),
-        "takes_several": (network.several, f"one input; {name} has several"),
-        "takes_any_task": (
+        "several": (network.several, f"one input; {name} has several"),
+        "any_task": (
             data.task.asks != "margin",
             f"classifiers; the task of {name} is {_called(data.task)}",
         ),
-        "takes_deployed": (
+        "deployed": (
             network.deployed is not None,
             (
                 f"torch modules; after {after!r} the network is an ONNX file"
@@ -339,8 +351,9 @@ def check_takes(stage: Stage, network: Network, data: Data, name: str, after: st
     }
     # A stage declares what it can take beyond the usual; what it does not declare, it is not
     # given.
+    capabilities = capabilities_of(stage)
     for declared, (needed, what) in lacking.items():
-        if needed and not getattr(stage, declared, False):
+        if needed and not getattr(capabilities, declared):
             raise Unsupported(f"takes {what}")
 
 

@@ -18,7 +18,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite.contract import Bench, Metric, Network, Outcome, Split, Stage
+from evalsuite.contract import (
+    Bench,
+    Capabilities,
+    Metric,
+    Network,
+    Outcome,
+    Split,
+    Stage,
+    capabilities_of,
+)
 from evalsuite.samples import Samples
 from opgraph.inputs import leaves
 
@@ -74,21 +83,13 @@ def check_stage_declaration(stage: Stage) -> None:
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
-    for field in (
-        "takes_tokens",
-        "takes_several",
-        "takes_any_task",
-        "takes_deployed",
-        "timed",
-        "exclusive",
-    ):
-        given = getattr(type(stage), field, False)
-        require(
-            isinstance(given, bool),
-            f"`{field}` is True or False, where a stage has it",
-            f"{name}.{field} is {given!r}",
-            f"write `{field}: ClassVar[bool] = True`, or leave it out",
-        )
+    declared = getattr(type(stage), "capabilities", None)
+    require(
+        declared is None or isinstance(declared, Capabilities),
+        "`capabilities` is a Capabilities, where a stage has it",
+        f"{name}.capabilities is {declared!r}",
+        "write `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`",
+    )
 
 
 def _check_libraries(name: str, libraries: object) -> None:
@@ -121,10 +122,10 @@ def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
         "return Outcome([...])",
     )
     require(
-        not outcome.timed or getattr(stage, "timed", False),
+        not outcome.timed or capabilities_of(stage).timed,
         "a stage that takes times says so",
         f"{name} gave a function in the place of a metric",
-        "write `timed: ClassVar[bool] = True`",
+        "write `capabilities: ClassVar[Capabilities] = Capabilities(timed=True)`",
     )
     require(
         len(outcome.metrics) > 0,

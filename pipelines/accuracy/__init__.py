@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 # The rows of networks with ReLU in some layers, by the order in which layers are replaced.
 AT, OVER = "{}_of_partial_swap", "{}_over_partial_swaps"
@@ -32,10 +32,9 @@ class Accuracy:
 
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime")
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_any_task: ClassVar[bool] = True
-    takes_deployed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, deployed=True
+    )
     near_zero: float = 1e-3
     partial_swaps: bool = False
 

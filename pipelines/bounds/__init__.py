@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 # From the cheapest to the dearest.
 METHODS = ("ibp", "forward", "crown-ibp", "crown", "alpha-crown")
@@ -76,10 +76,9 @@ class Bounds:
 
     version: ClassVar[str] = "12"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_any_task: ClassVar[bool] = True
-    takes_deployed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, deployed=True
+    )
 
     eps: tuple[float, ...] = (0.015625, 0.03125, 0.0625)
     samples: int = 50

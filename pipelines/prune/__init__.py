@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 IMPORTANCES = ("l2", "l1", "group_norm", "taylor", "hessian", "bn_scale", "activation", "random")
 SCOPES = ("local", "global")
@@ -51,11 +51,9 @@ class Prune:
         "onnxscript",
         "onnxruntime",
     )
-    timed: ClassVar[bool] = True
-    exports: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_any_task: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, timed=True, exports=True
+    )
     sparsity: float = 0.5
     importance: str = "group_norm"
     scope: str = "local"

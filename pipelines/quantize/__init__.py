@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from evalsuite import Bench, Network, Outcome, check_yardstick
+from evalsuite import Bench, Capabilities, Network, Outcome, check_yardstick
 
 # Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used
 # here.
@@ -111,12 +111,9 @@ class Quantize:
         "onnxruntime",
         "onnxoptimizer",
     )
-    timed: ClassVar[bool] = True
-    exports: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_any_task: ClassVar[bool] = True
-    takes_deployed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, deployed=True, timed=True, exports=True
+    )
 
     weight_bits: int = 8
     act_bits: int = 8

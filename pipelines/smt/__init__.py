@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 # Z3 counts steps in 32 bits, which is about six hours of them.
 _LONGEST = 20_000.0
@@ -80,10 +80,9 @@ class Smt:
         "onnx",
         "onnxruntime",
     )
-    takes_any_task: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
-    takes_deployed: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        tokens=True, several=True, any_task=True, deployed=True
+    )
 
     eps: tuple[float, ...] = (0.03125,)
     samples: int = 20

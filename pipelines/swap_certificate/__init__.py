@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ class Certificate:
 
     version: ClassVar[str] = "7"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
-    takes_tokens: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(tokens=True, several=True)
 
     eps: tuple[float, ...] = (0.0, 0.01, 0.02)
     samples: int = 100

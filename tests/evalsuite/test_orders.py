@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from workshop import wait_until
 
+from evalsuite.contract import Capabilities
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
@@ -192,7 +193,9 @@ def test_a_job_that_must_be_alone_begins_alone(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _, whole = (assignment_of(job, tmp_path) for job in jobs_of(recipe)[:3])
-    monkeypatch.setattr(type(whole.job.step.stage), "exclusive", True, raising=False)
+    monkeypatch.setattr(
+        type(whole.job.step.stage), "capabilities", Capabilities(exclusive=True), raising=False
+    )
     assert (plain.job.exclusive, whole.job.exclusive) == (False, True)
     one, other, waiting, elsewhere = map(
         Turn, (plain, plain, whole, replace(whole, cache=tmp_path))

@@ -87,7 +87,7 @@ EXPECTED = {
     "huge-sample": ("failed", rf"sample of metric 'fine' must be in \[0, 2\^63\), got {2**70} \("),
     "half-a-character": ("unavailable", r"^caf\?\.txt$"),
     "paints": ("failed", "gone"),
-    "clocks-unsaid": ("failed", r"it must say so, by timed: ClassVar\[bool\] = True"),
+    "clocks-unsaid": ("failed", r"it must say so, by capabilities = Capabilities\(timed=True\)"),
     "hang": ("timeout", "^killed at its time limit of 3 s$"),
     "behind-nan": ("skipped", " hands on no network: a metric failed, so its network is not kept"),
     "behind": ("skipped", "cannot be saved"),

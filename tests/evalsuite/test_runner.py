@@ -96,7 +96,10 @@ class Watched(AtOnce):
 def test_what_takes_times_runs_beside_its_like_or_alone(
     whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load("stages", "export").target, "exclusive", whole, raising=False)
+    export = load("stages", "export").target
+    monkeypatch.setattr(
+        export, "capabilities", replace(export.capabilities, exclusive=whole), raising=False
+    )
     executor = Watched()
     record = run_recipe(
         parse_recipe(RECIPE), tmp_path, Cache(tmp_path / "cache"), executor, Progress(), workers=3

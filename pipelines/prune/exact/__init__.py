@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalsuite import Bench, Network, Outcome
+from evalsuite import Bench, Capabilities, Network, Outcome
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class ExactPrune:
 
     version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "z3-solver")
-    takes_any_task: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(tokens=True, any_task=True)
     proximal: float = 0.0
     epochs: int = 0
     query_time_limit: float = 2.0
