@@ -32,7 +32,7 @@ TOPICS = {
     ),
     "stages": (
         "Stage Network Bench Data Split Outcome Metric Direction Verdict Property Unsupported Timed"
-        " FineTune"
+        " Capabilities FineTune"
     ),
     "tasks": (
         "Inputs Samples Several leaves mapped pieces batch_of Task Classification"
@@ -47,8 +47,8 @@ TOPICS = {
     ),
     "latency": (
         "compare_latency steady_latency Latency Reading graph_digest relative_latency"
-        " no_relative_latency timing_inputs TIMED_BATCHES check_yardstick with_yardstick"
-        " yardstick_graph yardstick_reason"
+        " no_relative_latency timing_inputs untimed_batches TIMED_BATCHES check_yardstick"
+        " with_yardstick yardstick_graph yardstick_reason"
     ),
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",

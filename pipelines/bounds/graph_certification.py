@@ -31,7 +31,7 @@ from evalsuite import (
 from netverify.falsifier import falsify, violated
 from netverify.graph import Graph
 from netverify.propagation import Propagation
-from opgraph.estimates import attention_of
+from opgraph.attention import attention_of
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.limits import SHARE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of

@@ -21,8 +21,9 @@ from netverify.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from netverify.rules import SHARED, column
 from netverify.writing import Known, Padded, Rule, Tensor, Writer, numbers
 from opgraph import operations as typed
+from opgraph.attention import LISTED, attention_of
 from opgraph.errors import Unsupported
-from opgraph.estimates import LISTED, attention_of, refuse_beyond
+from opgraph.estimates import refuse_beyond
 from opgraph.graph import Graph as TypedGraph
 from opgraph.moving import Concat, Reshape, Slice, Transpose
 from opgraph.patterns import ALL_MASKED, recognised, with_norms

@@ -13,7 +13,8 @@ from torch import nn
 
 import opgraph
 from opgraph import estimates
-from opgraph.estimates import attention_of, peak_bytes, work_of, work_of_file
+from opgraph.attention import attention_of
+from opgraph.estimates import peak_bytes, work_of, work_of_file
 from opgraph.limits import held
 
 
