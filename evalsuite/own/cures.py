@@ -170,7 +170,7 @@ def _of_convolution(failed: _Failed, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -
 
 
 def _of_positions(error: BaseException, inputs: Inputs) -> str:
-    """Name the cure where tokens and their table of positions are added, and it has fewer places."""
+    """Name the cure where the table of positions has fewer places than the sample has tokens."""
     sample, sizes = leaves(inputs)[0], _SIZES.search(str(error))
     if sizes is None or sample.ndim < 2:
         return ""

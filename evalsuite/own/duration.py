@@ -92,7 +92,14 @@ class Pace:
 
     @classmethod
     def of(cls, own: Own, data: Data, first: First, *, searched: bool) -> Pace:
-        """Compute the pace from a training step and a test sample; `searched`: epochs are searched."""
+        """Compute the pace from a training step and a test sample.
+
+        Args:
+            own: the workload of the user's model.
+            data: its data.
+            first: what the step and the sample took, in seconds.
+            searched: whether the number of epochs is searched.
+        """
         per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
         epoch, test = per_epoch * first.step_seconds, len(data.test) * first.sample_seconds
         if not searched:
