@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _ROOM_MIB = 500
-_OF_DEVELOPERS = ("dev", "docs", "peers")
+_OF_DEVELOPERS = ("dev", "docs")
 _USES = {
     "fast": "a faster λ-GELU",
     "sql": "evalsuite query",
     "lightning": "Lightning modules",
     "transformers": "Hugging Face models",
+    "timm": "timm models",
+    "peers": "python -m benchmarks.peers",
     "dask": "--executor dask",
     "slurm": "--executor slurm",
 }

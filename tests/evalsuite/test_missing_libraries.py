@@ -90,7 +90,8 @@ def test_the_doctor_tells_what_is_optional_from_what_is_needed(
 
 
 @pytest.mark.parametrize(
-    "extra", ["duckdb", "transformers", "distributed", "submitit", "numba", "lightning"]
+    "extra",
+    ["duckdb", "transformers", "distributed", "submitit", "numba", "lightning", "openvino"],
 )
 def test_the_doctor_looks_at_extras(extra: str, without: Callable[[str], None]) -> None:
     without(extra)
