@@ -297,6 +297,12 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
 
 def goals_met(goals: Goals, asked: Asked, folder: Path) -> Iterator[str]:
     """Which treatment of an assessment meets the goals, and what it does on the test data."""
+    from evalsuite.networks import load_network
     from evalsuite.own.goals import goal_lines
 
-    yield from goal_lines(goals, folder, asked.name, own_of(asked.own).data())
+    own = own_of(asked.own)
+    data, network = own.data(), None
+    kept = folder / "artefacts" / asked.name / asked.examined.activation / "0" / TRAIN / "network"
+    if asked.examined.activation and kept.is_dir():
+        network = load_network(kept, own, data).module
+    yield from goal_lines(goals, folder, asked.name, data, network=network)

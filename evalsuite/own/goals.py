@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction, Metric
+from evalsuite.exporting import export_network
+from evalsuite.networks import network_of
+from evalsuite.own.partial_swap import PartialSwap, partial_swap
 from evalsuite.own.treated import FILE, RUNTIME, Timed, time_files
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text
@@ -19,6 +22,8 @@ from evalsuite.results import read_results
 from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from evalsuite.contract import Data, Split
     from evalsuite.report.numerals import Scale
 
@@ -75,7 +80,12 @@ Clock = Callable[[Path, Path, "Data", Sequence[int]], Iterator[Timed]]
 
 
 def goal_lines(
-    goals: Goals, folder: Path, name: str, data: Data, clock: Clock = time_files
+    goals: Goals,
+    folder: Path,
+    name: str,
+    data: Data,
+    clock: Clock = time_files,
+    network: nn.Module | None = None,
 ) -> Iterator[str]:
     """What became of each candidate of a run, the cheapest first, until one meets the goals; and
     what that one does on the test data.
@@ -86,6 +96,8 @@ def goal_lines(
         name: of its workload.
         data: of it.
         clock: times two files in turn.
+        network: the original, of which then some layers may keep their activation; None where it
+            cannot be treated.
 
     Raises:
         OwnError: the run wrote no file of the original.
@@ -94,11 +106,11 @@ def goal_lines(
     original = candidates[0]
     search = _Search(goals, original.file, data, clock)
     yield search.asked
-    for candidate in candidates[1:]:
+    for candidate in _with_partial(candidates, network, folder, search):
         reason = search.reason(candidate)
         if not reason:
             yield f"  {candidate.name}: meets them. {search.words(candidate)}"
-            yield f"On the test data {search.tested(candidate)}."
+            yield f"On the test data {search.tested(candidate)}. Its file: {candidate.file}"
             return
         yield f"  {candidate.name}: {reason}"
     if search.unread:
@@ -126,11 +138,32 @@ def candidates_of(folder: Path, name: str) -> list[Candidate]:
     return there
 
 
+def _with_partial(
+    candidates: Sequence[Candidate], network: nn.Module | None, folder: Path, search: _Search
+) -> Iterator[Candidate]:
+    """The candidates but the original, and behind the direct swap the one that keeps the activation
+    in some layers, which needs no training either.
+    """
+    original, *others = candidates
+    direct = [place for place, each in enumerate(others) if each.variant.endswith("-swap")]
+    behind = direct[-1] + 1 if direct else 0
+    yield from others[:behind]
+    # Made only when it is asked for: the direct swap is cheaper still.
+    partial = None if network is None or not direct else search.partial(network)
+    if partial is not None:
+        file = folder / "goals" / f"{original.variant}-partly-swapped.onnx"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        export_network(network_of("partly-swapped", partial.module, search.data), file)
+        yield Candidate(partial.name, "float", file)
+    yield from others[behind:]
+
+
 class _Search:
     """Candidates beside the original, each measured when it is asked for."""
 
     def __init__(self, goals: Goals, original: Path, data: Data, clock: Clock) -> None:
-        self._goals, self._original, self._data, self._clock = goals, original, data, clock
+        self._goals, self._original, self._clock = goals, original, clock
+        self.data = data
         self._times: dict[Path, Timed] = {}
         self._known: dict[tuple[Path, str], Metric] = {}
 
@@ -150,12 +183,21 @@ class _Search:
             parts.append(f"{self._goals.min_speedup:g} x the speed in {RUNTIME}")
         return f"Goals: {' and '.join(parts)}, by the validation data:"
 
+    @property
+    def _allowed(self) -> float | None:
+        """The greatest loss in the headline's unit."""
+        limit, headline = self._goals.max_loss, self._scored(self._original, "validation")
+        return None if limit is None else limit * (_POINT if headline.unit == "fraction" else 1)
+
+    def partial(self, network: nn.Module) -> PartialSwap | None:
+        """The swap of as many layers as may be lost; None where no loss is limited."""
+        allowed = self._allowed
+        return None if allowed is None else partial_swap(network, self.data.validation, allowed)
+
     def reason(self, candidate: Candidate) -> str:
         """Why a candidate does not meet the goals; "" where it does."""
-        limit = self._goals.max_loss
-        if limit is not None:
-            headline = self._scored(candidate.file, "validation")
-            allowed = limit * (_POINT if headline.unit == "fraction" else 1)
+        allowed = self._allowed
+        if allowed is not None:
             loss = self._loss(candidate)
             if not loss <= allowed + 1e-12:
                 return f"loses too much, {self._scale(allowed).number(loss)} {self._unit}"
@@ -219,13 +261,13 @@ class _Search:
         from opgraph.onnx_network import OnnxNetwork
 
         if (file, part) not in self._known:
-            split: Split = getattr(self._data, part)
+            split: Split = getattr(self.data, part)
             self._known[file, part] = score(OnnxNetwork(file), split).headline
         return self._known[file, part]
 
     def _timed(self, candidate: Candidate) -> Timed:
         if candidate.file not in self._times:
-            readings = self._clock(candidate.file, self._original, self._data, (_BATCH,))
+            readings = self._clock(candidate.file, self._original, self.data, (_BATCH,))
             self._times[candidate.file] = next(readings)
         return self._times[candidate.file]
 

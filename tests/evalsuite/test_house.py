@@ -29,6 +29,7 @@ ALLOWED = {
     "own": {
         "contract",
         "decimals",
+        "exporting",
         "latency",
         "networks",
         "plan",
