@@ -115,11 +115,8 @@ def _sessions(
 def _latencies(
     timed: list[tuple[Any, str]], test: Split, batch: int, untimed: Mapping[int, str]
 ) -> list[Metric]:
-    if batch in untimed:
-        return [
-            _no_ratio(batch, untimed[batch]),
-            *no_relative_latency(untimed[batch], batches=(batch,)),
-        ]
+    if reason := untimed.get(batch) or _of_one_size([session for session, _ in timed], batch):
+        return [_no_ratio(batch, reason), *no_relative_latency(reason, batches=(batch,))]
     inputs = timing_inputs(test, batch)
     pruned, unpruned, yardstick = (partial(run_onnx, session) for session, _ in timed)
     latency = steady_latency(partial(unpruned, inputs), partial(pruned, inputs))
@@ -132,6 +129,19 @@ def _latencies(
             pruned, yardstick, test, batch, reason=_YARDSTICK, graphs=(digests[0], digests[2])
         ),
     ]
+
+
+def _of_one_size(sessions: list[Any], batch: int) -> str:
+    """Why files do not take that many samples; "" where they do."""
+    # Where forward makes a shape of its batch's length, a file may have that length in it.
+    sizes = [session.get_inputs()[0].shape[0] for session in sessions]
+    others = [size for size in sizes if isinstance(size, int) and size != batch]
+    if not others:
+        return ""
+    return (
+        f"a file takes batches of {others[0]} alone: in forward write -1 for the number of samples,"
+        " as x.reshape(-1, ...)"
+    )
 
 
 def _peak(model: onnx.ModelProto, batch: int) -> Metric:

@@ -542,3 +542,20 @@ def test_a_compiled_network_of_halves_that_returns_an_object() -> None:
     assert {each.dtype for each in weights.values()} == {torch.float32}
     assert sorted(weights) == sorted(module.state_dict())
     assert type(again).__name__ == "Net"
+
+
+def test_files_of_one_batch_size_are_not_timed_at_another() -> None:
+    from onnxruntime import InferenceSession
+
+    from pipelines.prune.cost import _of_one_size
+
+    layer, sessions = nn.Linear(3, 2), []
+    for name, shapes in (("any.onnx", {0: "batch"}), ("two.onnx", None)):
+        axes = {"x": shapes} if shapes else None
+        torch.onnx.export(
+            layer, (torch.rand(2, 3),), name, input_names=["x"], dynamic_axes=axes, dynamo=False
+        )
+        sessions.append(InferenceSession(name))
+    assert _of_one_size(sessions, 2) == ""
+    assert _of_one_size(sessions, 1).startswith("a file takes batches of 2 alone: in forward")
+    assert _of_one_size(sessions[:1], 64) == ""
