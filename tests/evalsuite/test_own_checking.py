@@ -19,7 +19,7 @@ from evalsuite.contract import Data
 from evalsuite.own.assessing import own_of
 from evalsuite.own.duration import Pace, duration_of
 from evalsuite.own.floors import floors
-from evalsuite.own.own import Own
+from evalsuite.own.own import Own, forget
 from evalsuite.own.preview import draw_samples, first_score, sample_lines
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import parse_recipe
@@ -54,6 +54,7 @@ class Next(Texts):
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(NETS)
+    forget()  # another test's data lay under the same relative names
     return tmp_path
 
 

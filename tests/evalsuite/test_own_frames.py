@@ -27,6 +27,7 @@ def net(): return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 3))
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(NET)
+    forget()  # another test's data lay under the same relative names
     return tmp_path
 
 
