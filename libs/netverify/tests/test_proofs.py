@@ -491,6 +491,7 @@ def proofs_of_odd_networks(count: int) -> Iterator[tuple[Net, Json, Vector, Vect
 
 @pytest.mark.parametrize("count", [18, slow(100)])
 def test_checked_proofs_are_contradicted_neither_by_points_nor_by_z3(count: int) -> None:
+    pytest.importorskip("z3")
     rng = random.Random(0)
     answers = []
     for net, proof, lower, upper in proofs_of_odd_networks(count):
@@ -511,6 +512,7 @@ def test_checked_proofs_are_contradicted_neither_by_points_nor_by_z3(count: int)
 
 
 def test_z3_contradicts_what_is_false() -> None:
+    pytest.importorskip("z3")
     net, proof = hinge()
     statement = check_proof(proof, net.onnx())
     false = Statement(
