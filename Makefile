@@ -40,7 +40,7 @@ $(LIBS:%=.venv/tested-%): .venv/tested-%: .venv/ready $(shell find libs -name "*
 	touch $@
 
 test-slow: setup
-	$(BIN)/pytest tests -m slow --timeout 900 --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests -m slow --timeout 900 --numprocesses 2 --dist worksteal --durations 40
 	for library in $(LIBS); do $(BIN)/pytest libs/$$library/tests -m slow --numprocesses 2 --dist worksteal || exit 1; done
 
 lint: setup
