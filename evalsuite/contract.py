@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -603,22 +603,29 @@ _FORMER = {
 
 
 def capabilities_of(stage: object) -> Capabilities:
-    """What a stage declares: its class variable `capabilities`, or the former ones, each True or
-    False.
+    """What a stage declares, by its class variable `capabilities`, or by the former ones, which are
+    True or False. What a class declares goes before what it inherits.
 
     Raises:
-        TypeError: `capabilities` is something else.
+        TypeError: `capabilities`, or a former class variable, is something else.
     """
-    declared = getattr(stage, "capabilities", None)
-    if declared is None:
-        former = {field: getattr(stage, name, False) for field, name in _FORMER.items()}
-        return Capabilities(**{field: value is True for field, value in former.items()})
-    if not isinstance(declared, Capabilities):
-        raise TypeError(
-            f"{type(stage).__name__}.capabilities is {declared!r}; write"
-            " `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`"
-        )
-    return declared
+    found = Capabilities()
+    for kind in reversed(type(stage).__mro__):
+        declared = vars(kind).get("capabilities", found)
+        if not isinstance(declared, Capabilities):
+            raise TypeError(
+                f"{kind.__name__}.capabilities is {declared!r}; write"
+                " `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`"
+            )
+        former = {what: vars(kind)[name] for what, name in _FORMER.items() if name in vars(kind)}
+        for what, value in former.items():
+            if not isinstance(value, bool):
+                raise TypeError(
+                    f"{kind.__name__}.{_FORMER[what]} is {value!r}; write"
+                    f" `capabilities: ClassVar[Capabilities] = Capabilities({what}=True)`"
+                )
+        found = replace(declared, **former)
+    return found
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from evalsuite.tasks import Embedding, Heads
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, leaves
 
+_LISTED = 5  # outputs without names that a message lists, at most
 MEAN = "mean"
 """The `output` that is the mean of `last_hidden_state` over the positions that `attention_mask`
 counts.
@@ -251,6 +252,8 @@ def _choose(found: Any) -> str:
     named = named_outputs(found)
     if not named:
         return "; choose an attribute of it by `output:`, or return a tensor"
+    if len(named) > _LISTED and all(name.isdecimal() for name in named):
+        return f"; choose one by `output:`, an index below {len(named)}"
     names = [
         f"{name} {tuple(each.shape)}" if isinstance(each, torch.Tensor) else name
         for name, each in named.items()

@@ -355,7 +355,7 @@ def load_weights(module: nn.Module, file: str, key: str = "") -> list[str]:
     others = {
         str(each.dtype).removeprefix("torch.")
         for name, each in tensors.items()
-        if each.is_floating_point() and each.dtype != own[name]
+        if each.is_floating_point() and each.dtype != own.get(name, each.dtype)
     }
     return sorted(others)
 

@@ -123,7 +123,7 @@ class Own(Budget):
         epochs: passes over the training data.
         keep_best: a network that is trained or fine-tuned gets the weights of that epoch, of the
             second half of its training, which is better on the validation data than the last one
-            beyond chance.
+            beyond chance. The fine-tuning inside a stage, as behind pruning, keeps the last.
         learning_rate: its peak; 0 stands for 0.001, or from pretrained weights 0.00005. The repairs
             of a trained model take a tenth of 0.0005.
     """

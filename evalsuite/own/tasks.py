@@ -43,11 +43,20 @@ class TaskChoice:
         if isinstance(given, str):
             return cls(given)
         if "use" not in given and len(given) > 1:
-            return cls(HEADS, Arguments({"of": given}))
+            return cls._of_outputs(given)
         options = {name: value for name, value in given.items() if name != "use"}
+        if given.get("use") == HEADS and isinstance(options.get("of"), Mapping):
+            return cls._of_outputs(options["of"])
         if not isinstance(given.get("use"), str):
             raise ValueError("task: `use` is missing: which task?")
         return cls(given["use"], Arguments(options))
+
+    @classmethod
+    def _of_outputs(cls, tasks: Mapping[str, Any]) -> TaskChoice:
+        """A task for each output. Kept as pairs, for the order matters: outputs that have no names
+        are those of the tasks in their order, and a mapping of arguments is sorted.
+        """
+        return cls(HEADS, Arguments({"of": [[name, task] for name, task in tasks.items()]}))
 
     def told_of_bytes(self) -> TaskChoice:
         """The choice of this task where tokens are bytes: a language model counts by bytes, unless
@@ -89,10 +98,10 @@ class TaskChoice:
         from evalsuite.tasks import Heads
 
         of = self.options.get("of")
-        if len(self.options) != 1 or not isinstance(of, Mapping):
+        if len(self.options) != 1 or not isinstance(of, list):
             raise OwnError("task: write one for each output, as {digit: classification, ...}")
         try:
-            made = tuple((name, TaskChoice.of(each).make()) for name, each in of.items())
+            made = tuple((name, TaskChoice.of(task).make()) for name, task in of)
             return Heads(made)
         except OwnError:
             raise

@@ -20,7 +20,6 @@ from torch import nn
 
 from evalsuite.contract import (
     Bench,
-    Capabilities,
     Metric,
     Network,
     Outcome,
@@ -83,13 +82,15 @@ def check_stage_declaration(stage: Stage) -> None:
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
-    declared = getattr(type(stage), "capabilities", None)
-    require(
-        declared is None or isinstance(declared, Capabilities),
-        "`capabilities` is a Capabilities, where a stage has it",
-        f"{name}.capabilities is {declared!r}",
-        "write `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`",
-    )
+    try:
+        capabilities_of(stage)
+    except TypeError as error:
+        require(
+            False,
+            "what a stage can measure is a Capabilities",
+            str(error),
+            "write `capabilities: ClassVar[Capabilities] = Capabilities(tokens=True)`",
+        )
 
 
 def _check_libraries(name: str, libraries: object) -> None:

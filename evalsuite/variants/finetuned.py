@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evalsuite.variants.refitted import SwapRefit
 from evalsuite.variants.swapped import Swapped
-from evalsuite.variants.variant import Made, Setup, required
+from evalsuite.variants.variant import Made, Setup, best_of, required
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +53,7 @@ class SwapFinetuned(Swapped):
         # part of the loss.
         teacher = required(base, self.base)
         loss = distilled(setup.train.task, teacher, self.distill) if self.distill else None
+        best = best_of(setup, made.module)
         found = fit(
             made.module,
             setup.train,
@@ -61,5 +62,8 @@ class SwapFinetuned(Swapped):
             share=self.share,
             rate=self.rate,
             loss=loss,
+            after_epoch=best,
         )
-        return replace(made, train_loss=found, budget=made.budget + self.share)
+        # 3. Its best weights by the validation data, where the workload wants them.
+        kept = None if best is None else best.restore()
+        return replace(made, train_loss=found, budget=made.budget + self.share, kept=kept)

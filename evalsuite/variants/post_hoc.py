@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
 from evalsuite.variants.finetuned import check_shares
-from evalsuite.variants.variant import Made, Setup, base_budget, check_hardening, required, swapped
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    base_budget,
+    best_of,
+    check_hardening,
+    required,
+    swapped,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,6 +81,9 @@ class PostHoc:
             profile(progress)
             hardening(progress)
 
+        best = best_of(
+            setup, hardening.module, deployed=lambda copied: swapped(Made(copied)).module
+        )
         loss = fit(
             hardening.module,
             setup.train,
@@ -81,9 +92,17 @@ class PostHoc:
             share=self.share,
             rate=self.rate,
             before_step=before_step,
+            after_epoch=best,
         )
+        kept = None if best is None else best.restore()
         # 3. Swap, now that the activations are nearly ReLU.
         budget = base_budget(setup.workload) + self.share
         return swapped(
-            Made(hardening.module, train_loss=loss, budget=budget, profile=profile.finish())
+            Made(
+                hardening.module,
+                train_loss=loss,
+                budget=budget,
+                profile=profile.finish(),
+                kept=kept,
+            )
         )

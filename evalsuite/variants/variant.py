@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.contract import Split
+    from evalsuite.reluize.keeping import Best
     from evalsuite.reluize.profile import LayerHardness
     from evalsuite.workloads import Workload
 
@@ -147,6 +148,24 @@ def check_activation_names(variant: object, *options: str) -> None:
             )
 
 
+def best_of(
+    setup: Setup, module: nn.Module, deployed: Callable[[nn.Module], nn.Module] | None = None
+) -> Best | None:
+    """What keeps the best weights of a module that is to be trained, for `fit`'s `after_epoch`;
+    None where the workload keeps the last ones.
+
+    Args:
+        setup: what is trained, with its validation data.
+        module: that is trained in place.
+        deployed: makes of a copy what will be deployed; by default the copy itself.
+    """
+    from evalsuite.reluize.keeping import Best
+
+    if setup.validate is None:
+        return None
+    return Best(module, setup.validate, deployed or (lambda copied: copied))
+
+
 def train(
     setup: Setup,
     activation: str,
@@ -178,7 +197,6 @@ def train(
         ValueError: the workload's network executes another activation, or not every one that it
             asks for.
     """
-    from evalsuite.reluize.keeping import Best
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.training import fit
     from lambda_gelu.parameters import HARDNESS_STEP
@@ -203,9 +221,7 @@ def train(
 
     # 2. Train it, with what is called before each step.
     c = HARDNESS_STEP if step is None else step
-    best = None
-    if setup.validate is not None:
-        best = Best(module, setup.validate, deployed or (lambda copied: copied))
+    best = best_of(setup, module, deployed)
     loss = fit(
         module,
         setup.train,

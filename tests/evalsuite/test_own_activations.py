@@ -339,14 +339,14 @@ def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
             pair(),
             (),
             "",
-            "the model: it returns a tuple, not a tensor; choose one by `output:`, an index below 2",
+            "the model: it returns a tuple, not a tensor; choose one by `output:` (0 (5, 2), 1 (5, 8))",
         ),
         (
             TwoInputs(),
             pair(),
             (),
             "2",
-            "output: the model returns a tuple without '2'; choose one by `output:`, an index below 2",
+            "output: the model returns a tuple without '2'; choose one by `output:` (0 (5, 2), 1 (5, 8))",
         ),
         (
             TwoInputs(),
@@ -367,14 +367,14 @@ def test_what_cannot_be_adapted_is_said_in_one_line() -> None:
             text(),
             (),
             "",
-            "the model: it returns a BaseModelOutputWithPoolingAndCrossAttentions, not a tensor; choose one by `output:` (last_hidden_state, pooler_output, mean)",
+            "the model: it returns a BaseModelOutputWithPoolingAndCrossAttentions, not a tensor; choose one by `output:` (last_hidden_state (4, 8, 16), pooler_output (4, 16), mean)",
         ),
         (
             bert,
             text(),
             (),
             "logits",
-            "output: the model returns a BaseModelOutputWithPoolingAndCrossAttentions without 'logits'; choose one by `output:` (last_hidden_state, pooler_output, mean)",
+            "output: the model returns a BaseModelOutputWithPoolingAndCrossAttentions without 'logits'; choose one by `output:` (last_hidden_state (4, 8, 16), pooler_output (4, 16), mean)",
         ),
         (
             bert,

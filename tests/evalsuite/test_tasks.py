@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,6 +229,24 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "off.direction = 'lower'\n"
         "def one(outputs, targets): return (outputs[:, 0] - targets).abs().mean()\n"
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "shape=classification,colour=regression",
+        {"shape": "classification", "colour": "regression"},
+        {"use": "heads", "of": {"shape": "classification", "colour": "regression"}},
+    ],
+)
+def test_tasks_of_outputs_keep_their_order(given: str | dict[str, Any]) -> None:
+    """Outputs without names are those of the tasks in their order."""
+    choice = TaskChoice.of(given)
+    assert choice.make().names == ("shape", "colour")  # type: ignore[attr-defined]
+    other = TaskChoice.of({"colour": "regression", "shape": "classification"})
+    assert other.make().names == ("colour", "shape")  # type: ignore[attr-defined]
+    assert choice != other  # so that no result of one is taken for the other's
+    assert repr(choice) != repr(other)
 
 
 @pytest.mark.usefixtures("functions")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
+from evalsuite import Bench, Capabilities, Direction, Metric, Network, Outcome, Unsupported, Verdict
+from evalsuite.contract import capabilities_of
 from evalsuite.plugins import load
 from evalsuite.testing import check_stage
 from evalsuite.testing.stages import CHECKS
@@ -298,3 +300,33 @@ def test_the_demo_plugin_conforms_and_measures_noise(
     assert clean > some > 0.5 > drowned
     with pytest.raises(ValueError, match="sigma must be >= 0, got -1"):
         input_noise(sigma=-1)
+
+
+def test_what_a_class_declares_goes_before_what_it_inherits() -> None:
+    class Former(Made):
+        takes_tokens: ClassVar[bool] = True
+        timed: ClassVar[bool] = True
+
+    class Present(Former):
+        capabilities: ClassVar[Capabilities] = Capabilities(several=True)
+
+    class Older(Present):
+        exclusive: ClassVar[bool] = True
+        several = True  # a name that never meant anything
+
+    assert capabilities_of(Made()) == Capabilities()
+    assert capabilities_of(Former()) == Capabilities(tokens=True, timed=True)
+    assert capabilities_of(Present()) == Capabilities(several=True)
+    assert capabilities_of(Older()) == Capabilities(several=True, exclusive=True)
+
+
+def test_what_is_no_declaration_is_refused() -> None:
+    class Text(Made):
+        timed = "yes"
+
+    class Listed(Made):
+        capabilities = ("tokens",)
+
+    for stage, name in ((Text(), "Text.timed is 'yes'"), (Listed(), "Listed.capabilities is (")):
+        with pytest.raises(TypeError, match=re.escape(name)):
+            capabilities_of(stage)

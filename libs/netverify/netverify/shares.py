@@ -8,6 +8,8 @@ those before it and those behind it: nothing is subtracted, so nothing cancels.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from netverify.graph import Shares
@@ -20,10 +22,12 @@ def shares_interval(operation: Shares, lower: torch.Tensor, upper: torch.Tensor)
     """The least and the greatest shares for entries in [lower, upper], (batch, entries) float64."""
     low, high = operation.rows(lower), operation.rows(upper)
     hidden = low.isneginf()
-    # 1. What rounding can move E - x by: each sum of n exponentials is relatively right to n units,
-    # and its logarithm absolutely; the entries are sums themselves.
+    # 1. What rounding can move E - x by. Each of n steps of a scan rounds a logarithm of at most
+    # reach + log n, and what it adds to it; two scans are joined, and the entries are sums
+    # themselves.
     reach = torch.maximum(low.abs(), high.abs()).masked_fill(hidden, 0.0).amax(-1, keepdim=True)
-    slack = units(low.shape[-1]) * (1 + reach)
+    entries = low.shape[-1]
+    slack = 3 * units(entries) * (1 + reach + math.log(entries))
     # 2. Both ends.
     least = torch.sigmoid(low - _others(high) - slack) * (1 - units(1)) - TINY
     most = torch.sigmoid(high - _others(low) + slack) * (1 + units(1)) + TINY
