@@ -292,13 +292,15 @@ class Split:
 
 class InputColumn(NamedTuple):
     """One input of a table: what it is called, and the values that 0 and 1 stand for. A flag says
-    by 1 that something is so, as `colour = red`.
+    by 1 that something is so, as `colour = red`. Of a date these are days since 1970, and `date` is
+    how the table writes it, as "%Y-%m-%d".
     """
 
     name: str
     zero: float = 0.0
     one: float = 1.0
     flag: bool = False
+    date: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ class Adapted(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        self._keys, self._names, self._output = keys, names, output
+        self._keys, self._names = keys, names
+        self._output = ",".join(name.strip() for name in output.split(","))
 
     def forward(self, batch: Any) -> torch.Tensor:
         """The output that was chosen of what the network returns for a batch: a tensor (samples,
@@ -204,7 +205,7 @@ def _called(module: Adapted, example: Inputs) -> Any:
 def _of_heads(found: Any, names: tuple[str, ...], output: str) -> str:
     """The outputs that have tasks, by the names or the places that the network calls them by."""
     named = named_outputs(found)
-    chosen = tuple(output.split(",")) if output else names
+    chosen = tuple(name.strip() for name in output.split(",")) if output else names
     # A tuple names nothing: its places are in the order of the tasks.
     if not output and len(named) == len(names) and all(name.isdecimal() for name in named):
         chosen = tuple(named)

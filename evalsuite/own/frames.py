@@ -4,7 +4,9 @@ to a network that is trained already.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _FOLDER = "given"
 _TARGET = "target"
 _TEXTS = ("text", "sentence", "content", "review")
+_NUMBERS = (bool, int, float, Decimal, np.number, np.bool_)
+_SHOWN = 8  # categories in a message
 
 
 def is_frame(given: Any) -> bool:
@@ -53,7 +57,8 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
     frames, column = _alike(joined)
     # 2. As arrays for a trained network, unless texts have to become tokens.
     first = next(iter(frames.values()))
-    if trained and not any(name in first.columns for name in _TEXTS):
+    if trained and not any(_is_text(first, name) for name in _TEXTS):
+        _check_order(first[column])
         arrays = {name: _arrays(frame, column) for name, frame in frames.items()}
         return arrays if isinstance(given, Mapping) else arrays[""]
     # 3. As tables: one file, or a folder with a file for each part.
@@ -73,37 +78,76 @@ def _joined(given: Any, target: str) -> tuple[pd.DataFrame, str]:
     """The frame with its targets, and the name of their column."""
     import pandas as pd
 
-    from evalsuite.own.data.arrays import TARGETS
-
-    # 1. Targets in a column of the frame.
-    frame, targets = given if isinstance(given, tuple) else (given, None)
-    frame = frame.rename(columns=str)
+    # 1. Columns by names, as a table has them: 1 and "1" would be one.
+    pair = given if isinstance(given, tuple) else (given, None)
+    if len(pair) != 2:
+        raise OwnError(f"data: give a part as (frame, targets), got {len(pair)} things")
+    frame, targets = pair
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    twice = next((name for name, count in Counter(frame.columns).items() if count > 1), None)
+    if twice is not None:
+        raise OwnError(f"data: two columns are called {twice!r}; rename one")
+    # 2. Targets in a column of the frame.
     if targets is None:
-        usual = next((name for name in TARGETS if name in frame.columns), "")
-        column = target or usual
-        if column not in frame.columns:
-            hint = did_you_mean(column, list(frame.columns)) if column else ""
-            said = f"has no column {column!r}{hint}" if column else "says nowhere what is predicted"
-            raise OwnError(f"data: the frame {said}; name the column as targets='NAME'")
-        return frame, column
-    # 2. Targets beside it: rows of two frames belong together by their index.
+        return frame, _column_in(frame, target)
+    # 3. Targets beside it: rows of two frames belong together by their index.
+    targets = _beside(targets)
     if len(targets) != len(frame):
         raise OwnError(
             f"data: the frame has {len(frame)} rows, but there are {len(targets)} targets"
         )
-    if isinstance(targets, (pd.Series, pd.DataFrame)) and not targets.index.equals(frame.index):
+    if isinstance(targets, pd.Series) and not targets.index.equals(frame.index):
         raise OwnError(
             "data: frame and targets have another index, so that it is open which rows belong"
             " together; give targets.loc[frame.index], or targets.to_numpy()"
         )
-    column = str(getattr(targets, "name", None) or _TARGET)
+    column = str((targets.name if isinstance(targets, pd.Series) else "") or _TARGET)
     if column in frame.columns:
         raise OwnError(
             f"data: the frame has a column {column!r}, which the targets are called, too"
         )
+    return frame.assign(**{column: targets}), column
+
+
+def _column_in(frame: pd.DataFrame, target: str) -> str:
+    """The frame's column of targets: the one that is named, else the only one of a usual name."""
+    from evalsuite.own.data.tables import usual_target
+
+    column = target or usual_target(list(frame.columns), "data: the frame", "targets='NAME'")
+    if column not in frame.columns:
+        hint = did_you_mean(column, list(frame.columns)) if column else ""
+        said = f"has no column {column!r}{hint}" if column else "says nowhere what is predicted"
+        raise OwnError(f"data: the frame {said}; name the column as targets='NAME'")
+    return column
+
+
+def _beside(targets: Any) -> Any:
+    """Targets beside a frame as one column, (rows,), of a series with its index and its name."""
+    import pandas as pd
+    import torch
+
     if isinstance(targets, pd.Series):
-        return frame.assign(**{column: targets}), column
-    return frame.assign(**{column: list(np.asarray(targets))}), column
+        return targets
+    # 1. Of a frame or an array of one column that column.
+    if isinstance(targets, torch.Tensor):
+        targets = targets.detach().cpu()
+    try:
+        kept = (pd.DataFrame, pd.api.extensions.ExtensionArray)  # categories among the latter
+        table: Any = targets if isinstance(targets, kept) else np.asarray(targets)
+        shape = table.shape
+    except ValueError:  # rows of several lengths
+        shape = ()
+    if len(shape) == 2 and shape[1] == 1:
+        return table.iloc[:, 0] if isinstance(table, pd.DataFrame) else table[:, 0]
+    # 2. More would be lists in one column, of which nothing tells what they mean.
+    if len(shape) != 1:
+        said = f"of shape {tuple(shape)}" if shape else f"a {type(targets).__name__}"
+        raise OwnError(
+            f"data: targets beside a frame are one column, got {said}; give the inputs as an array,"
+            " too, or write one table and name its columns as data={'path': 'FILE', 'target':"
+            " ['ONE', 'OTHER']}"
+        )
+    return table
 
 
 def _alike(joined: Mapping[str, tuple[pd.DataFrame, str]]) -> tuple[dict[str, pd.DataFrame], str]:
@@ -130,9 +174,50 @@ def _arrays(frame: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
                 " tensors or arrays as it was trained on, or start='scratch' to train it on the"
                 " frame"
             )
-    targets = frame[column]
-    kept = targets.to_numpy() if targets.dtype.kind in "iufb" else np.array(list(map(str, targets)))
-    return inputs.to_numpy(dtype=np.float32), kept
+    # In float64, so that the reader sees where float32 tells no difference.
+    return np.array(inputs.to_numpy(dtype=np.float64)), _labels(frame[column])
+
+
+def _labels(targets: pd.Series) -> np.ndarray:
+    """Targets as an array of numbers or of texts, (rows,)."""
+    kept = np.array(targets.to_numpy())  # a copy: pandas gives a view that is not writable
+    if kept.dtype.kind in "iufb":
+        return kept
+    # Objects: all are texts, or all are numbers.
+    values = list(targets)
+    texts, absent = [isinstance(value, str) for value in values], targets.isna().to_numpy()
+    for place, value in enumerate(values):
+        known = texts[place] or isinstance(value, _NUMBERS)
+        if not known or texts[place] != texts[0]:
+            said = f"stands beside {values[0]!r}" if known else "is neither number nor text"
+            said = "is missing" if absent[place] else said
+            raise OwnError(
+                f"data: the target {str(value)[:40]!r} ({type(value).__name__}) in row {place} of"
+                f" {targets.name!r} {said}; give all targets as numbers, or all as texts"
+            )
+    array = np.array(values)
+    return array if array.dtype.kind in "iufbU" else array.astype(np.float64)
+
+
+def _is_text(frame: pd.DataFrame, name: str) -> bool:
+    return name in frame.columns and any(isinstance(value, str) for value in frame[name])
+
+
+def _check_order(targets: pd.Series) -> None:
+    """Refuse categories in another order than their names have: by it the trained network's
+    classes are numbered, and arrays do not keep it.
+    """
+    import pandas as pd
+
+    if not isinstance(targets.dtype, pd.CategoricalDtype):
+        return
+    listed = list(targets.dtype.categories)
+    if all(isinstance(name, str) for name in listed) and listed != sorted(set(targets.dropna())):
+        raise OwnError(
+            f"data: the targets {targets.name!r} list categories in an order of their own"
+            f" ({', '.join(listed[:_SHOWN])}{', ...' if len(listed) > _SHOWN else ''}), or some"
+            " without a row; give their numbers, as targets.cat.codes"
+        )
 
 
 def _write(frame: pd.DataFrame, place: Path) -> None:

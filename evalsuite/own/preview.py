@@ -4,6 +4,7 @@ decoded, and the baseline's first score.
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalsuite.contract import IGNORED, Data, Split
+from evalsuite.contract import IGNORED, Data, InputColumn, Split
 from evalsuite.own.own import Own, tokenizer_folder
 from evalsuite.reluize.training import fit
 from evalsuite.report.numerals import scale_of
@@ -37,6 +38,9 @@ _SCORED = 512  # samples of the first score
 _STEPS = 100  # of training before it, of a network that is trained
 _SECONDS = 10.0  # that they may take
 _TIMED = 5  # steps that tell how long one takes
+_ROUNDING = 2.0**-24  # of float32 in [0, 1]
+_DAY = 86_400
+_EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def sample_lines(own: Own, data: Data) -> Iterator[str]:
@@ -73,15 +77,16 @@ class First:
 
     Args:
         metric: the task's headline, on test samples.
+        compared: the first metric of the score that has a floor; None where there is none.
         samples: how many.
         steps: of training before it; 0 of a network that is measured as it is.
-        floor: the simple predictor that the network should be better than; None where there is
-            none of this metric.
+        floor: the simple predictor that the network should be better than, by that metric.
         step_seconds: how long a training step takes; 0 where none was taken.
         sample_seconds: how long the network takes for a test sample.
     """
 
     metric: Metric
+    compared: Metric | None
     samples: int
     steps: int
     floor: Floor | None
@@ -92,24 +97,35 @@ class First:
     def words(self) -> str:
         """The score beside that of the simple predictor."""
         after = f"after {self.steps} steps of training: " if self.steps else ""
-        metric = self.metric
-        if metric.value is None:
-            return f"{after}{metric.name} has no value: {metric.reason}"
-        values = [metric.value, *([self.floor.score] if self.floor else [])]
-        scale = scale_of(metric.unit, values, values)
-        said = f"{metric.name} {scale.number(metric.value)} {scale.unit}".rstrip()
-        said = f"{after}{said} on {self.samples:,} test samples"
-        if self.floor is None:
+        metric, compared, floor = self.metric, self.compared, self.floor
+        values = [metric.value, *([floor.score] if floor and compared is metric else [])]
+        said = f"{after}{_said(metric, values)}"
+        if metric.value is not None:
+            said = f"{said} on {self.samples:,} test samples"
+        if compared is None or floor is None:
             return said
-        return (
-            f"{said}; {self.floor.words} has {scale.number(self.floor.score)} {scale.unit}".rstrip()
-        )
+        both = [compared.value, floor.score]
+        simple = _said(replace(compared, value=floor.score), both)
+        if compared is metric:
+            return f"{said}; {floor.words} has {simple.removeprefix(f'{metric.name} ')}"
+        # A headline such as RMSE has no floor: a metric beside it has.
+        return f"{said}, {_said(compared, both)}; {floor.words} has {simple}"
+
+
+def _said(metric: Metric, values: Iterable[float | None]) -> str:
+    """A metric's name and value, on the scale that fits these values."""
+    if metric.value is None:
+        return f"{metric.name} has no value: {metric.reason}"
+    known = [value for value in values if value is not None]
+    scale = scale_of(metric.unit, known, known)
+    return f"{metric.name} {scale.number(metric.value)} {scale.unit}".rstrip()
 
 
 def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
     """The baseline's score: of a model that is measured as it is at once, of another after a short
     training.
     """
+    known_floors = list(floors)
     # 1. A training of a few seconds shows whether targets and inputs belong together.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -125,10 +141,19 @@ def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
     some = inputs[chosen] if isinstance(inputs, torch.Tensor) else Chosen(inputs, chosen.tolist())
     split = Split(some, data.test.targets[chosen], data.test.task)
     began = time.perf_counter()
-    headline = score(module, split).headline
+    scored = score(module, split)
     taken = (time.perf_counter() - began) / len(split)
-    floor = next((each for each in floors if each.metric == headline.name), None)
-    return First(headline, len(split), steps, floor, step_seconds, taken)
+    # 3. The first of its metrics that a simple predictor has, too.
+    compared, floor = next(
+        (
+            (metric, simple)
+            for metric in scored.metrics
+            for simple in known_floors
+            if simple.metric == metric.name and metric.value is not None
+        ),
+        (None, None),
+    )
+    return First(scored.headline, compared, len(split), steps, floor, step_seconds, taken)
 
 
 def _train(
@@ -208,22 +233,43 @@ def _input(inputs: Inputs, place: int, data: Data, tokenizer: Tokenizer | None) 
 
 
 def _row(values: torch.Tensor, data: Data) -> str:
-    said, absent = [], set()
+    said, absent = dict[str, str](), set[str]()
     for column, value in zip(data.columns, values.flatten().tolist(), strict=True):
         if column.flag and value:
-            said.append(column.name)
-            absent.add(column.name.removesuffix(" is missing"))
+            said[column.name] = column.name
+            name, missing, _ = column.name.rpartition(" is missing")
+            absent.update([name] if missing else [])
         elif not column.flag:
-            said.append(f"{column.name} {column.zero + value * (column.one - column.zero):.6g}")
+            said[column.name] = f"{column.name} {_value(value, column)}"
     # A number that is missing stands as the mean, which is not the file's.
-    kept = [each for each in said if each.rpartition(" ")[0] not in absent]
+    kept = [shown for name, shown in said.items() if name not in absent]
     more = f", and {len(kept) - _COLUMNS} more" if len(kept) > _COLUMNS else ""
     return ", ".join(kept[:_COLUMNS]) + more
 
 
+def _value(scaled: float, column: InputColumn) -> str:
+    """A number or a date of the file, as far as float32 in [0, 1] tells it."""
+    width = column.one - column.zero
+    value, told = column.zero + scaled * width, width * _ROUNDING
+    if not column.date:
+        return _number(round(value, -math.ceil(math.log10(told))))
+    # A range of 194 days is told by the second.
+    steps = (1, 60, 3600) if "%H" in column.date else ()
+    step = next((step for step in steps if told * _DAY <= step), _DAY)
+    moment = _EPOCH + datetime.timedelta(seconds=round(value * _DAY / step) * step)
+    return moment.strftime(column.date if step != 60 else column.date.replace(":%S", ""))
+
+
+def _number(value: float) -> str:
+    """A number with nine digits, and all of a whole one."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 2**53 else f"{value:.9g}"
+
+
 def _array(values: torch.Tensor) -> str:
     flat = values.flatten().tolist()
-    shown = ", ".join(f"{each:.4g}" for each in flat[:_VALUES])
+    shown = ", ".join(
+        _number(each) if float(each).is_integer() else f"{each:.4g}" for each in flat[:_VALUES]
+    )
     more = f", ... of shape {tuple(values.shape)}" if len(flat) > _VALUES else ""
     return f"[{shown}{more}]"
 
@@ -249,7 +295,12 @@ def _target(target: torch.Tensor, data: Data, tokenizer: Tokenizer | None) -> st
         said = [f"{_named(each, data)} x {count}" for each, count in counts]
         return ", ".join(said[:_VALUES]) + (", ..." if len(said) > _VALUES else "")
     # 2. Others are values.
-    return f"{target.item():.6g}" if target.numel() == 1 else _array(target)
+    if target.numel() > 1:
+        return _array(target)
+    # Of 0.1 float32 keeps 0.100000001: seven digits, where they are read as the same number.
+    value = target.item()
+    short = float(f"{value:.7g}")
+    return _number(short if torch.tensor(short, dtype=target.dtype).item() == value else value)
 
 
 def _named(number: int, data: Data) -> str:

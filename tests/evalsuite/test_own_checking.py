@@ -85,6 +85,54 @@ def test_rows_of_a_table_are_shown_with_the_values_that_the_file_has() -> None:
         assert found[4] == {"low": "0", "tall": "1"}[found[5]]
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("%Y%m%d", "%Y%m%d"),
+        ("%Y-%m-%d", "%Y-%m-%d"),
+        ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"),
+        ("%Y-%m-%d %H:%M:%S+02:00", "%Y-%m-%d %H:%M+00:00"),
+    ],
+)
+def test_numbers_and_dates_are_shown_as_they_stand_in_the_file(written: str, shown: str) -> None:
+    draw = np.random.default_rng(0)
+    days = pd.to_datetime("2021-03-01") + pd.to_timedelta(draw.permutation(60) * 13, "D")
+    days += pd.to_timedelta("3h") if "%H" in written else pd.to_timedelta(0)
+    frame = pd.DataFrame({"number": draw.integers(1, 2_000_000, 60), "part": draw.random(60)})
+    frame["part"] = frame["part"].round(4)
+    frame["day"] = days.strftime(written)
+    frame["price"] = draw.integers(1_000_000, 2_000_000, 60) + draw.choice([0, 0.25], 60)
+    frame.to_csv("d.csv", index=False)
+    own, data = opened({"path": "d.csv", "target": "price"}, task="regression")
+    # In UTC, and in minutes where float32 tells no seconds of two years.
+    utc = days - pd.to_timedelta("2h" if "+02:00" in written else "0h")
+    rows = [
+        f"number {row.number}, part {row.part:g}, day {day} -> {row.price:.9g}"
+        for row, day in zip(frame.itertuples(), utc.strftime(shown), strict=True)
+    ]
+    assert set(sample_lines(own, data)) <= set(rows)
+
+
+def test_a_moment_that_is_missing_is_not_shown_as_the_mean() -> None:
+    frame = pd.DataFrame({"size": np.random.default_rng(0).random(60)})
+    frame["at"] = pd.Series(pd.date_range("2021-03-01 03:00", periods=60, freq="5h")).astype(str)
+    frame["kind"] = np.arange(60) % 2
+    frame.loc[frame.index % 7 < 6, "at"] = None
+    frame.to_csv("d.csv", index=False)
+    own, data = opened({"path": "d.csv", "target": "kind"})
+    lines = [line.partition(", ")[2].partition(" -> ")[0] for line in sample_lines(own, data)]
+    assert set(lines) <= {"at is missing", *(f"at {value}" for value in frame["at"].dropna())}
+    assert "at is missing" in lines
+
+
+def test_many_tokens_are_shown_by_their_numbers() -> None:
+    tokens = np.random.default_rng(0).integers(10_000_000, 99_999_999, (40, 5))
+    np.savez("d.npz", x=tokens, y=np.arange(40) % 3)
+    own, data = opened("d.npz")
+    for line in sample_lines(own, data):
+        assert json.loads(line.partition(" -> ")[0]) in tokens.tolist()
+
+
 @pytest.mark.parametrize("tokens", ["bytes", "words.json"])
 def test_texts_are_shown_as_they_were_written(tokens: str) -> None:
     rows = [{"text": f"a {'good' if i % 2 else 'bad'} film {i}", "label": i % 2} for i in range(40)]
@@ -161,6 +209,29 @@ def test_the_first_score_of_a_trained_network_is_its_own() -> None:
         f"accuracy {100 * right:.1f} % on 200 test samples; always naming the most frequent class"
         f" has {100 * most:.1f} %"
     )
+
+
+def test_a_headline_without_a_floor_stands_beside_a_metric_that_has_one() -> None:
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype("f4")
+    np.savez("d.npz", x_train=x[:200], y_train=x[:200, 0], x_test=x[200:], y_test=x[200:, 0])
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 1))
+    save_file(net.state_dict(), "net.safetensors")
+    Path("my.py").write_text(NETS.replace("16, 3", "16, 1"))
+    model = {"path": "my.py:net", "weights": "net.safetensors"}
+    own, data = opened("d.npz", model, start="trained", task="regression")
+    found = first_score(own, data, floors(data))
+    with torch.no_grad():
+        errors = net(torch.tensor(x[200:]))[:, 0].numpy() - x[200:, 0]
+    r2 = 1 - np.square(errors).mean() / x[200:, 0].var()
+    said = re.fullmatch(
+        r"rmse (\S+) target units on 200 test samples, r2 (\S+) %; always giving the mean has r2"
+        r" 0 %",
+        found.words,
+    )
+    assert said is not None, found.words
+    assert float(said[1]) == pytest.approx(np.sqrt(np.square(errors).mean()), abs=0.006)
+    assert float(said[2].replace("\N{MINUS SIGN}", "-")) == pytest.approx(100 * r2, abs=0.06)
 
 
 def test_another_network_is_trained_for_a_moment_first() -> None:

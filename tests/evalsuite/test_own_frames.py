@@ -89,6 +89,50 @@ def test_a_trained_network_gets_no_guess_of_how_it_takes_names_or_gaps() -> None
         read(frame, "kind", start="trained")
 
 
+@pytest.mark.parametrize("start", ["scratch", "trained"])
+@pytest.mark.parametrize("form", ["frame", "array", "tensor", "series", "called name"])
+def test_one_column_of_targets_is_numbers_in_any_form(start: str, form: str) -> None:
+    count = 120
+    frame = pd.DataFrame({"row": np.arange(count) * 1.5, "other": np.arange(count) % 7 / 7})
+    labels = np.arange(count) % 12
+    targets = {
+        "frame": pd.DataFrame({"number": labels}),
+        "array": labels[:, None],
+        "tensor": torch.tensor(labels)[:, None],
+        "series": pd.Series(labels, dtype=object),
+        "called name": pd.DataFrame({"name": labels}),
+    }[form]
+    data = read(frame, targets, start=start)
+    assert data.classes == 12
+    # Targets belong to their rows still, by number: as texts 10 would come before 2.
+    low, width = (0.0, 1.0) if start == "trained" else (data.columns[0].zero, data.columns[0].one)
+    inputs, numbers = data.train.inputs[:], data.train.targets
+    rows = ((low + inputs[:, 0] * (width - low)) / 1.5).round()
+    assert torch.equal(rows.long() % 12, numbers)
+
+
+def test_categories_in_an_order_of_their_own_are_no_guess_for_a_trained_network() -> None:
+    frame = flowers().drop(columns="colour")
+    order = pd.CategoricalDtype(["tulip", "rose", "aster"])
+    frame["kind"] = frame["kind"].astype(order)
+    with pytest.raises(OwnError, match=r"'kind' list categories in an order .*tulip, rose, aster"):
+        read(frame, "kind", start="trained")
+    numbers = read(frame.drop(columns="kind"), frame["kind"].cat.codes, start="trained")
+    assert numbers.classes == 3
+    assert read(frame, "kind").class_names == ("tulip", "rose", "aster")
+    frame["kind"] = frame["kind"].astype(str).astype("category")
+    assert read(frame, "kind", start="trained").class_names == ("aster", "rose", "tulip")
+
+
+@pytest.mark.parametrize("start", ["scratch", "trained"])
+def test_a_column_of_numbers_called_text_is_no_text(start: str) -> None:
+    frame = flowers().drop(columns="colour").rename(columns={"long": "text", "wide": "content"})
+    assert read(frame, "kind", start=start).input_shape == (2,)
+    frame.to_csv("d.csv", index=False)
+    table = own_of({"model": "my.py:net", "data": {"path": "d.csv", "target": "kind"}})
+    assert table.data().input_shape == (2,)
+
+
 def test_texts_become_tokens_for_a_trained_network_too() -> None:
     frame = pd.DataFrame({"text": [f"film {i}" for i in range(40)], "label": np.arange(40) % 2})
     given = sent_options("my.py:net", frame, None, {}, Path("run"), {"start": "trained"})
@@ -117,6 +161,49 @@ def test_texts_become_tokens_for_a_trained_network_too() -> None:
         ),
         ({"data": torch.ones(4, 2), "targets": "kind"}, "but the data are no frame"),
         (
+            {"data": flowers(), "targets": np.ones((60, 2))},
+            r"one column, got of shape \(60, 2\); give the inputs as an array",
+        ),
+        ({"data": flowers(), "targets": [["a"], ["b", "c"]] * 30}, "one column, got a list"),
+        ({"data": flowers(), "targets": {"a": np.ones(60)}}, "one column, got a dict"),
+        ({"data": (flowers(), np.ones(60), 1)}, r"as \(frame, targets\), got 3 things"),
+        (
+            {"data": flowers().set_axis(["a", "b", "a", "kind"], axis=1), "targets": "kind"},
+            "data: two columns are called 'a'; rename one",
+        ),
+        (
+            {"data": flowers().set_axis(["1", 1, "a", "kind"], axis=1), "targets": "kind"},
+            "data: two columns are called '1'; rename one",
+        ),
+        (
+            {"data": flowers().assign(y=1, label=2)},
+            "columns 'label' and 'y', any of which may be the target; name it as targets='NAME'",
+        ),
+        (
+            {
+                "data": flowers().drop(columns="colour").assign(kind=[*"ab", None] * 20),
+                "targets": "kind",
+                "start": "trained",
+            },
+            "in row 2 of 'kind' is missing; give all targets as numbers, or all as texts",
+        ),
+        (
+            {
+                "data": flowers().drop(columns="colour").assign(kind=[["a"], ["b"]] * 30),
+                "targets": "kind",
+                "start": "trained",
+            },
+            r"\(list\) in row 0 of 'kind' is neither number nor text",
+        ),
+        (
+            {
+                "data": flowers().drop(columns="colour").assign(kind=[1, "a"] * 30),
+                "targets": "kind",
+                "start": "trained",
+            },
+            r"the target 'a' \(str\) in row 1 of 'kind' stands beside 1;",
+        ),
+        (
             {"data": flowers().assign(mixed=[1, "a"] * 30), "targets": "kind"},
             "give each column one kind of values",
         ),
@@ -125,6 +212,20 @@ def test_texts_become_tokens_for_a_trained_network_too() -> None:
 def test_what_leaves_something_open_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(OwnError, match=said):
         read(**given)
+
+
+def test_a_file_with_two_usual_targets_is_refused_as_its_frame_is() -> None:
+    flowers().assign(target=1, label=[0, 1] * 30).to_csv("d.csv", index=False)
+    with pytest.raises(OwnError, match=r"'label' and 'target', any .* name it as `data.target`"):
+        own_of({"model": "my.py:net", "data": "d.csv"}).data()
+    chosen = {"path": "d.csv", "target": "label", "features": ["long", "wide"]}
+    assert own_of({"model": "my.py:net", "data": chosen}).data().input_shape == (2,)
+
+
+def test_times_that_float32_cannot_tell_are_refused_for_a_trained_network() -> None:
+    frame = flowers().drop(columns="colour").assign(when=1_700_000_000 + np.arange(60))
+    with pytest.raises(OwnError, match="by less than float32 tells"):
+        read(frame, "kind", start="trained")
 
 
 def test_rows_of_a_run_are_read_by_a_text() -> None:

@@ -274,7 +274,14 @@ def asked(form: str, data: str | dict[str, object] = "data.npz", **options: obje
 
 @pytest.mark.parametrize(
     ("form", "output"),
-    [("dict", ""), ("tuple", ""), ("named", ""), ("dataclass", ""), ("flat", ""), ("three", "2,1")],
+    [
+        ("dict", ""),
+        ("tuple", ""),
+        ("named", ""),
+        ("dataclass", ""),
+        ("flat", ""),
+        ("three", "2, 1"),
+    ],
 )
 def test_each_named_output_has_a_task(
     headed: dict[str, dict[str, np.ndarray]], form: str, output: str

@@ -94,6 +94,21 @@ class Column:
         rows = f", which {count} in the order of the rows" if count else ""
         return f"{name} ({kind}{f', {missing:,} missing' if missing else ''}{rows})"
 
+    def date_format(self) -> str:
+        """How its dates are written, for strftime; "" of what is no date."""
+        if self.kind != "date":
+            return ""
+        there = [value for value in self.values if not _is_missing(value)]
+        if _are_compact_dates(there):
+            return "%Y%m%d"
+        # Days alone, or moments, which are in UTC where they have a zone.
+        days = self.numbers[~np.isnan(self.numbers)]
+        if bool((days == np.round(days)).all()):
+            return "%Y-%m-%d"
+        joint = " " if isinstance(there[0], str) and "T" not in there[0] else "T"
+        zone = "" if _moment(there[0]).tzinfo is None else "+00:00"
+        return f"%Y-%m-%d{joint}%H:%M:%S{zone}"
+
     def index_reason(self) -> str:
         """Why it numbers the rows and says nothing of them; "" where it does not."""
         if len(self.values) < _FEWEST or not all(map(self._differ, self._parts())):

@@ -12,7 +12,14 @@ from evalsuite.contract import InputColumn
 from evalsuite.own.data.columns import Column
 from evalsuite.own.data.parts import Encoding, Part, Raw
 from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
+from evalsuite.own.data.tables import (
+    Table,
+    class_names,
+    column,
+    target_columns,
+    targets_in,
+    usual_target,
+)
 from evalsuite.own.data.targets import Kind
 from opgraph.errors import OwnError
 
@@ -67,6 +74,8 @@ def _columns(
     """The columns that are inputs, and why others are not."""
     # 1. The columns that are named, or all but the targets.
     train = tables["train"]
+    if not source.target and not source.features:
+        usual_target(list(train.columns), str(train.file), "`data.target`")
     targets = target_columns(train, source)
     names = source.features or tuple(name for name in train.columns if name not in targets)
     if not names:
@@ -150,7 +159,7 @@ def _encoded(of: Column, train: np.ndarray) -> list[tuple[InputColumn, np.ndarra
     low, width = known.min(), np.ptp(known) or 1.0
     missing = np.isnan(of.numbers)
     scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)
-    scaled_column = InputColumn(of.name, float(low), float(low + width))
+    scaled_column = InputColumn(of.name, float(low), float(low + width), date=of.date_format())
     if not missing.any():
         return [(scaled_column, scaled)]
     return [(scaled_column, scaled), (InputColumn(f"{of.name} is missing", flag=True), missing)]

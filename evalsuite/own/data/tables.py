@@ -116,6 +116,27 @@ def is_text(table: Table, name: str) -> bool:
     return "string" in str(kind)
 
 
+def holds_text(table: Table, name: str) -> bool:
+    """Whether a column is of texts: in a file without types, of more than spellings of numbers."""
+    values = table.columns.get(name)
+    if isinstance(values, list):
+        return any(isinstance(value, str) and not is_decimal(value.strip()) for value in values)
+    return is_text(table, name)
+
+
+def usual_target(names: Sequence[str], said: str, cure: str) -> str:
+    """The column of a usual name for targets; "" where there is none. Raises OwnError where there
+    are several: the others would be inputs that tell the target.
+    """
+    usual = [target for target in _TARGETS if target in names]
+    if len(usual) > 1:
+        raise OwnError(
+            f"{said} has the columns {' and '.join(map(repr, usual))}, any of which may be the"
+            f" target; name it as {cure}, and leave out what tells it"
+        )
+    return usual[0] if usual else ""
+
+
 def target_columns(table: Table, source: Source) -> tuple[str, ...]:
     """The columns of the targets: those that the source names, else one of a usual name."""
     usual = next((target for target in _TARGETS if target in table.columns), "")

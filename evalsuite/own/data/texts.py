@@ -17,7 +17,14 @@ from evalsuite.own.data.arrays import where_in
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source, files_in
-from evalsuite.own.data.tables import Table, class_names, column, not_text, targets_in
+from evalsuite.own.data.tables import (
+    Table,
+    class_names,
+    column,
+    holds_text,
+    not_text,
+    targets_in,
+)
 from evalsuite.own.data.targets import Kind, numbered
 from evalsuite.own.data.tokenizers import Bytes, Tokenizer
 from evalsuite.samples import Several
@@ -42,7 +49,7 @@ def text_columns(table: Table, source: Source) -> tuple[str, ...]:
     """The columns of text: those that the source names, else one of a usual name; none where
     features are named.
     """
-    usual = next((text for text in _TEXTS if text in table.columns), "")
+    usual = next((text for text in _TEXTS if holds_text(table, text)), "")
     return source.text or ((usual,) if usual and not source.features else ())
 
 
