@@ -78,7 +78,7 @@ class IntegerStudy:
         islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
         tokens: how many there are, where the input is tokens.
         simulation: what `quantized` is called in the rows.
-        fewer: why `test` is not all of the test data, or "".
+        fewer: why `some` are fewer than were asked for, or "".
         untimed: why a batch of inputs is not timed, or "".
         forms: other forms that are measured too; see `Quantize.integer_forms`.
     """
@@ -105,9 +105,10 @@ class IntegerStudy:
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
         # 1. The logits of all test samples: of the file in ONNX Runtime, several times as fast as
-        # the definition; with float islands there is no file.
+        # the definition; with float islands there is no file, and fewer samples may have to do.
         session = None if network.islands else self._session(network, self.path)
-        logits = self._run(executor, self.test.inputs, session)
+        scored = self.some if session is None else self.test.inputs
+        logits = self._run(executor, scored, session)
         # 2. Everything else is compared with the definition.
         found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         observed = executor.quantize(
@@ -178,9 +179,10 @@ class IntegerStudy:
         if outputs is not None:
             found = Score.of(torch.from_numpy(outputs), self.test).headline
             value, reason, scores = found.value, found.reason, found.scores
-            partly = f"of the first {len(outputs)} test samples"
-            partly = partly if len(outputs) < len(self.test.targets) else self.fewer
-            reason = "; ".join(filter(None, [reason, partly]))
+            if len(outputs) < len(self.test.targets):
+                partly = f"of the first {len(outputs)} test samples"
+                partly += f": {self.fewer}" if self.fewer else ""
+                reason = "; ".join(filter(None, [reason, partly]))
         whole = {**self.headline.setting, **setting}
         return replace(
             self.headline,

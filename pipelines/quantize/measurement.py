@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 1000  # samples at a time, at most
 _SESSIONS = 4  # of files that are timed in one process
-# Of the job's time, what numpy's integers may take, which take a sample so many times as long as a
-# float network does; and the fewest samples.
-_INTEGER_SHARE, _RUNS, _FEWEST = 0.5, 150, 16
+# Of the job's time, what the definition of the integer-only network may take, which takes a sample
+# so many times as long as a float network does, by the order; and the fewest samples.
+_INTEGER_SHARE, _RUNS, _FEWEST = 0.5, 400, 16
 _WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -94,8 +94,8 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     float_session = open_onnx(float_file)
     work = work_of_file(onnx.load_from_string(float_file))
     untimed = untimed_batches(work, bench.time_limit, _SESSIONS)
-    part, fewer = _affordable(test, work, bench.time_limit)
-    some = _some(part, options.compared_samples)
+    count, fewer = _affordable(len(test), work, bench.time_limit, options.compared_samples)
+    some = _some(test, count)
     # 3. A network of integers needs a grid everywhere. Where quantizers stood by what ONNX Runtime
     # reads, that is another network, made beside this one.
     whole, of_integers = deployed, list[Metric | Timed]()
@@ -113,7 +113,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         study = IntegerStudy(
             whole.network,
             network.input_shape,
-            part,
+            test,
             float_session,
             artefacts["integer"],
             found[0],
@@ -157,17 +157,18 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     return Outcome(metrics, {**written, "execution": report}, handed_on)
 
 
-def _affordable(test: Split, work: Work, time_limit: float) -> tuple[Split, str]:
-    """The test samples on which the integer-only network is run, and why they are not all, or
-    "": by estimate numpy takes too much of the job's time.
+def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tuple[int, str]:
+    """On how many test samples networks are compared integer by integer, and why they are fewer
+    than all, or than were asked for, or "": by estimate the definition takes too much of the job's
+    time.
     """
+    wanted = min(asked, samples) if asked else samples
     seconds, most = _RUNS * work.seconds(1), _INTEGER_SHARE * time_limit
-    count = max(_FEWEST, int(most / seconds)) if seconds else len(test)
-    if count >= len(test):
-        return test, ""
-    reason = too_slow(len(test) * seconds, most, f"running {len(test)} samples in numpy's integers")
-    part = Split(_some(test, count), test.targets[:count], test.task)
-    return part, f"of the first {count} test samples: {reason}"
+    count = max(_FEWEST, int(most / seconds)) if seconds else wanted
+    if count >= wanted:
+        return wanted, ""
+    what = f"running {wanted} samples by the definition of integers"
+    return count, too_slow(wanted * seconds, most, what)
 
 
 def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Module, bool]:

@@ -97,13 +97,15 @@ def test_integers_are_run_on_fewer_samples_where_all_take_too_long(
 ) -> None:
     given, place = network("digits-mlp", "relu"), bench("digits-mlp")
     work = work_of(given.module, given.example(1))
-    short = replace(place, time_limit=20 * 150 * work.seconds(1) / 0.5 * 1.01)
+    short = replace(place, time_limit=20 * 400 * work.seconds(1) / 0.5 * 1.01)
     rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
     (row,) = [row for row in rows if row.name == "integer_accuracy" and not row.setting]
-    assert "of the first 20 test samples: running 450 samples in numpy's integers" in row.reason
+    # The file in ONNX Runtime is scored on all of them, and is the definition on the first ones.
+    assert "first" not in row.reason
     (same,) = [row for row in rows if row.name == "integer_onnx_agreement"]
     assert same.value == 1.0
-    assert "of the first 20 test samples" in same.reason
+    said = "bit-equal logits, of the first 20; running 450 samples by the definition of integers"
+    assert said in same.reason
     (accuracy,) = [row for row in rows if row.name == "runtime_accuracy"]
     assert accuracy.value is not None
     assert "first 20" not in accuracy.reason

@@ -203,7 +203,12 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
     """
     # 1. Fix the batch: then the shape of every tensor can be inferred.
     graph = model.graph
-    weights = {each.name: len(each.raw_data) for each in graph.initializer}
+    weights = {
+        tensor.name: int(
+            prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        )
+        for tensor in graph.initializer
+    }
     fixed = _with_batch(model, batch, strict=True)
     sizes = {name: prod(shape) * size for name, shape, size in _shapes(fixed, batch)}
     sizes = {name: size for name, size in sizes.items() if name not in weights}
