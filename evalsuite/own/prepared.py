@@ -41,9 +41,9 @@ def prepared(
             f"the model: {path} has weights of {kind.removeprefix('torch.')}, which need scales;"
             " give it in float32 or bfloat16"
         )
-    if others := sorted(str(kind) for kind in kinds & {*_CONVERTED}):
+    if others := other_kinds(module):
         module.float()
-        changes.append(converted([other.removeprefix("torch.") for other in others]))
+        changes.append(converted(others))
     # 3. Layers that take their shape from the first batch.
     if lazy := _lazy(module):
         if run is None:
@@ -58,6 +58,12 @@ def prepared(
                 " the layer, which forward does not call, or write its size"
             )
     return module, changes
+
+
+def other_kinds(module: nn.Module) -> list[str]:
+    """The kinds of real numbers among a module's weights that are converted to float32."""
+    kinds = {stored.dtype for stored in _stored(module)} & {*_CONVERTED}
+    return sorted(str(kind).removeprefix("torch.") for kind in kinds)
 
 
 def converted(kinds: list[str]) -> str:

@@ -235,8 +235,11 @@ def relu_ize(
             network.
         DataError, RunError: see `run_recipe`.
     """
+    from torch import nn
+
     from evalsuite.own.calling import run_in_python, sent_options
     from evalsuite.own.memory import name_of
+    from evalsuite.own.prepared import converted, other_kinds
     from evalsuite.report import write_report
 
     parts = {"train": train, "validation": validation, "test": test}
@@ -255,6 +258,12 @@ def relu_ize(
     found = chosen.before_and_after()
     network = _read_back(chosen, own_of(given))
     warn_of_hub(network, chosen.saved, folder)
+    if isinstance(model, nn.Module) and (kinds := other_kinds(model)):
+        warnings.warn(
+            f"the network that is returned is in float32: {converted(kinds)}; convert it by"
+            f" .to(torch.{kinds[0]}), and measure what that costs",
+            stacklevel=2,
+        )
     vars(network)["relu_ized"] = _record(chosen, found)
     return network
 

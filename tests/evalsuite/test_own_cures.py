@@ -114,7 +114,9 @@ def test_weights_that_need_scales_are_refused() -> None:
 def test_tied_weights_stay_tied() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3)).bfloat16()
     module[2].weight = module[0].weight
+    assert other_kinds(module) == ["bfloat16"]
     module, _ = prepared(module, "my.py:net")
+    assert other_kinds(module) == []
     assert module[0].weight is module[2].weight
 
 
