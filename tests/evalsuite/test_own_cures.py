@@ -18,7 +18,7 @@ from torch import nn
 from evalsuite.own.adapter import adapted
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
-from evalsuite.own.prepared import COMPILED, prepared
+from evalsuite.own.prepared import COMPILED, other_kinds, prepared
 from evalsuite.own.saving import load_own, save_own
 from opgraph.errors import OwnError
 
