@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -121,12 +122,14 @@ def test_another_user_runs_no_code_by_a_runs_dask_and_reads_no_key(shop: Worksho
             psutil.Process(process.pid),
             *psutil.Process(process.pid).children(recursive=True),
         ]
-        ports = {
-            connection.laddr.port
-            for each in processes
-            for connection in each.net_connections()
-            if connection.status == psutil.CONN_LISTEN
-        }
+        ports = set()
+        for member in processes:
+            with suppress(psutil.NoSuchProcess):  # a job's process may have ended meanwhile
+                ports |= {
+                    connection.laddr.port
+                    for connection in member.net_connections()
+                    if connection.status == psutil.CONN_LISTEN
+                }
         assert len(ports) >= 2  # of the scheduler, and of a worker
         pids = ",".join(str(each.pid) for each in processes)
         open_key = shop.folder / "tmp" / "open"
