@@ -41,7 +41,10 @@ $(LIBS:%=.venv/tested-%): .venv/tested-%: .venv/ready $(shell find libs -name "*
 
 test-slow: setup
 	$(BIN)/pytest tests -m slow --timeout 900 --numprocesses 2 --dist worksteal --durations 40
-	for library in $(LIBS); do $(BIN)/pytest libs/$$library/tests -m slow --numprocesses 2 --dist worksteal || exit 1; done
+	# pytest ends with 5 where no test of a library is slow.
+	for library in $(LIBS); do \
+		$(BIN)/pytest libs/$$library/tests -m slow --numprocesses 2 --dist worksteal || [ $$? = 5 ] || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff check .
