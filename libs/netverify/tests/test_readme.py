@@ -1,24 +1,17 @@
-"""The code of the README runs, and the public names are declared alike for Python and for types."""
+"""The code of the README, and the public names."""
 
 from __future__ import annotations
 
-import ast
-import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+
+from library_checks import check_public_names, scope_of_readme
 
 import netverify
 
-ROOT = Path(__file__).parents[1]
-
 
 def test_the_readmes_lines_enclose_the_activation() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
-    scope: dict[str, Any] = {}
-    exec(code, scope)
+    scope = scope_of_readme(netverify)
     lines, gelu = scope["lines"], scope["GELU"].value
     for end in (scope["lower"].double(), scope["upper"].double()):
         value = gelu(end)
@@ -29,20 +22,11 @@ def test_the_readmes_lines_enclose_the_activation() -> None:
         assert (value <= scope["most"]).all()
 
 
-def test_every_public_name_loads_and_is_declared_for_type_checkers() -> None:
-    stub = ast.parse((ROOT / "netverify" / "__init__.pyi").read_text(encoding="utf-8"))
-    declared = {
-        alias.name: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert declared == netverify._HOMES
-    for name in netverify.__all__:
-        assert getattr(netverify, name) is not None
+def test_public_names_load_and_are_declared() -> None:
+    check_public_names(netverify)
 
 
-def test_properties_load_without_torch() -> None:
+def test_the_package_and_its_properties_load_without_torch() -> None:
     code = "import sys, netverify.properties; print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
