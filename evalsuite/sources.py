@@ -51,8 +51,8 @@ def closure(*modules: str) -> dict[str, Path]:
     files.
 
     Statements for type checkers alone (`if TYPE_CHECKING:`) are not followed. A public name that a
-    package loads on first use, by the library lazy_loader, leads to its module. A module whose name
-    is only known when it is imported is not found here, see `evalsuite.reading`.
+    package loads on first use leads to its module, as the package's __init__.pyi declares. A module
+    whose name is only known when it is imported is not found here, see `evalsuite.reading`.
     """
     tops = {*OURS, *(name.partition(".")[0] for name in modules)}
     found: dict[str, Path] = {}
@@ -166,9 +166,7 @@ def _behind(source: str, name: str) -> set[str]:
 
 @cache
 def _lazy(package: str) -> Mapping[str, str]:
-    """The modules of the names that a package loads on first use, as lazy_loader has them from
-    its __init__.pyi.
-    """
+    """The modules of the names that a package loads on first use, as its __init__.pyi has them."""
     file = source_file(package)
     if (
         file is None

@@ -16,6 +16,8 @@ from evalsuite.run.child import _training
 from evalsuite.run.making import make_network
 from evalsuite.run.validation import errors_of
 from evalsuite.variants import standing
+from evalsuite.variants.finetuned import SwapFinetuned
+from evalsuite.variants.post_hoc import PostHoc
 
 NOISE = torch.linspace(-0.5, 0.5, 200).double()
 
@@ -112,6 +114,26 @@ def test_each_arm_gets_its_best_weights(name: str, overfitting: None) -> None:
         kept.append(made.kept)
         rows = _training(made, 1.0, own, own.task_chosen())
         assert {each.name: each.value for each in rows}.get("kept_at") == made.kept
+    assert kept[1] is None
+    assert kept[0] is not None
+    assert 0.5 <= kept[0] < 1
+    assert losses[0] < losses[1]
+
+
+@pytest.mark.parametrize("kind", [SwapFinetuned, PostHoc])
+def test_a_repair_gets_its_best_weights(
+    kind: type[SwapFinetuned | PostHoc], overfitting: None
+) -> None:
+    """As what it is compared with does: else a repair would be judged by weights that overfit."""
+    losses, kept = [], []
+    for keep in (True, False):
+        options = {"epochs": 40, "learning_rate": 0.02, "keep_best": keep}
+        own = own_of({"model": "my.py:net", "data": "d.npz", **options})
+        base, _ = make_network(own, own.data(), standing("gelu"), 0, name="base")
+        repair = kind(base="gelu", share=1.0, rate=1.0)
+        network, made = make_network(own, own.data(), repair, 0, name="w", base=base.module)
+        losses.append(mean_loss(errors_of(network.module, own.data().validation)))
+        kept.append(made.kept)
     assert kept[1] is None
     assert kept[0] is not None
     assert 0.5 <= kept[0] < 1
