@@ -13,9 +13,14 @@ from types import ModuleType
 from typing import Any
 
 
-def scope_of_readme(package: ModuleType) -> dict[str, Any]:
-    """The names that the Python code of the library's README leaves behind."""
-    text = (_folder(package).parent / "README.md").read_text(encoding="utf-8")
+def scope_of_readme(test_file: str) -> dict[str, Any]:
+    """Return the names that the Python code of the library's README leaves behind.
+
+    The README stands beside the folder of tests. It is not looked for beside the package, which may
+    be installed where no README is.
+    """
+    readme = Path(test_file).resolve().parents[1] / "README.md"
+    text = readme.read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     scope: dict[str, Any] = {}
     exec(code, scope)

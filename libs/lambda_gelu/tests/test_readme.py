@@ -8,7 +8,7 @@ import lambda_gelu
 
 
 def test_the_readmes_code_ends_with_a_network_of_relu() -> None:
-    network = scope_of_readme(lambda_gelu)["relu_network"]
+    network = scope_of_readme(__file__)["relu_network"]
     assert [use.traits.name for use in lambda_gelu.census(network)] == ["relu"]
 
 

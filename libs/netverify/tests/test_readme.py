@@ -11,7 +11,7 @@ import netverify
 
 
 def test_the_readmes_lines_enclose_the_activation() -> None:
-    scope = scope_of_readme(netverify)
+    scope = scope_of_readme(__file__)
     lines, gelu = scope["lines"], scope["GELU"].value
     for end in (scope["lower"].double(), scope["upper"].double()):
         value = gelu(end)

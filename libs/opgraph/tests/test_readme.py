@@ -11,7 +11,7 @@ import opgraph
 
 
 def test_the_readmes_code_reads_a_network_and_runs_its_graph() -> None:
-    scope = scope_of_readme(opgraph)
+    scope = scope_of_readme(__file__)
     assert scope["kinds"] == ["Input", "Linear", "Pointwise", "Linear"]
     assert scope["output"].shape == (3, 2)
 
