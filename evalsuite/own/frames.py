@@ -106,7 +106,9 @@ def _joined(given: Any, target: str) -> tuple[pd.DataFrame, str]:
         raise OwnError(
             f"data: the frame has a column {column!r}, which the targets are called, too"
         )
-    return frame.assign(**{column: targets}), column
+    whole = frame.assign(**{column: targets})
+    _check_told(frame, whole[column])
+    return whole, column
 
 
 def _column_in(frame: pd.DataFrame, target: str) -> str:
@@ -161,6 +163,23 @@ def _alike(joined: Mapping[str, tuple[pd.DataFrame, str]]) -> tuple[dict[str, pd
                 " all parts the same"
             )
     return {name: frame[list(first.columns)] for name, (frame, _) in joined.items()}, column
+
+
+def _check_told(frame: pd.DataFrame, targets: pd.Series) -> None:
+    """Refuse a frame that still holds the targets which are given beside it, or their names or
+    codes.
+    """
+    from evalsuite.own.data.leaks import how_told
+
+    wanted = targets.tolist()
+    told = {str(name): how_told(frame[name].tolist(), wanted) for name in frame.columns}
+    name = next((name for name in told if told[name]), "")
+    if name and len(told) > 1:
+        raise OwnError(
+            f"data: the frame's column {name!r} {told[name]} in all {len(wanted):,} rows; leave it"
+            f" out, as frame.drop(columns={name!r}), or, if it is an input, give the targets as a"
+            " column of the frame, too, and name it as targets='NAME'"
+        )
 
 
 def _arrays(frame: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import torch
 
 from evalsuite.contract import InputColumn
 from evalsuite.own.data.columns import Column
+from evalsuite.own.data.leaks import how_told
 from evalsuite.own.data.parts import Encoding, Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import (
@@ -57,7 +58,8 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         whole = torch.from_numpy(values.astype(np.float32))
         return Encoding(lambda wanted: whole[wanted], tuple(column for column, _ in pieces))
 
-    notes = (("columns", _described(columns, left_out)),)
+    told = [("warning", sentence) for sentence in _told(columns, tables, source)]
+    notes = (("columns", _described(columns, left_out)), *told)
     return Raw(
         parts,
         (0.0, 1.0),
@@ -133,6 +135,22 @@ def _check_counts(columns: list[Column], train: Table, targets: Sequence[object]
             f"{train.file}: {said}; leave it out with `data.features`, or name it there if it is an"
             " input"
         )
+
+
+def _told(columns: list[Column], tables: Mapping[str, Table], source: Source) -> list[str]:
+    """A sentence for each column that tells the target in every row, as the target itself does."""
+    targets = {
+        name: [value for table in tables.values() for value in column(table, name)]
+        for name in target_columns(tables["train"], source)
+    }
+    sentences = []
+    for inputs in columns:
+        for name, wanted in targets.items():
+            if how := how_told(inputs.values, wanted):
+                said = f"column {inputs.name!r} {how}, {name!r}, in all {len(wanted):,} rows"
+                cure = "where it is not known before the target is, name the others as"
+                sentences.append(f"{said}; {cure} `data.features`")
+    return sentences
 
 
 def _described(columns: list[Column], left_out: list[str]) -> str:

@@ -20,6 +20,7 @@ from evalsuite.own.data.classes import Naming, check_alike
 from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
+from evalsuite.own.data.leaks import told_by_arrays
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
@@ -190,6 +191,9 @@ def _assembled(
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
+    leak = (
+        told_by_arrays(raw.parts, targets) if kind in ("classes", "values") and not raw.fit else ""
+    )
     # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
     # training part alone.
     parts, targets = cut(raw, targets, source)
@@ -215,6 +219,8 @@ def _assembled(
         raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
     )
     notes = (*notes, *notes_of_heads)
+    if leak:
+        notes = (*notes, ("warning", leak))
     if cut_off := [name for name in PARTS if name not in raw.parts]:
         notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(

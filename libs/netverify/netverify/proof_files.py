@@ -44,7 +44,8 @@ AnyStatement = Statement | IntegerStatement | SmoothStatement
 _PROOF = "evalsuite-proof/1"  # of ReLU networks
 _BYTES, _DEPTH = 2**27, 600
 _SHOWN = 4  # inputs of a box, in words
-_BRACKET = re.compile(rb"[\[{\]}]")
+# A whole string (or the rest of the file, where it does not end), or a bracket.
+_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 
 
 def read_proof(path: Path) -> dict[str, Any]:
@@ -58,11 +59,13 @@ def read_proof(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     if len(data) > _BYTES:
         raise ProofError(f"{path}: has {len(data)} bytes, and at most {_BYTES} are read")
-    # Count brackets before the parser recurses. Those in strings count too, but a proof's own
-    # strings have none.
+    # Count brackets before the parser recurses.
     depth = 0
-    for bracket in _BRACKET.finditer(data):
-        depth += 1 if bracket[0] in b"[{" else -1
+    for piece in _BRACKET.finditer(data):
+        if piece[0] in (b"[", b"{"):
+            depth += 1
+        elif piece[0] in (b"]", b"}"):
+            depth -= 1
         if depth > _DEPTH:
             raise ProofError(f"{path}: is nested deeper than {_DEPTH} levels")
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from netverify.properties import Property
-from opgraph.errors import Unsupported
+from opgraph.errors import OwnError, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,26 @@ class Box:
         )
 
     def in_float32(self) -> Box:
-        """Each end as the nearest float32, which is what a network receives."""
-        ends = (
-            [Fraction(float(np.float32(float(each)))) for each in side]
-            for side in (self.lower, self.upper)
+        """Each end as the nearest float32, which is what a network receives. Raises OwnError: an
+        end lies beyond these.
+        """
+        return Box(tuple(map(_in_float32, self.lower)), tuple(map(_in_float32, self.upper)))
+
+
+def _in_float32(exact: Fraction) -> Fraction:
+    """The nearest float32, of two the even one; by way of float64 it could be the second
+    nearest.
+    """
+    if abs(exact) > Fraction(float(np.finfo(np.float32).max)):
+        raise OwnError(
+            f"an input's end, {float(exact):g}, is beyond the numbers of float32; read the box as"
+            " it is, by the inputs `exact`"
         )
-        return Box(*map(tuple, ends))
+    below, above = (Fraction(_rounded(exact, np.float32, up=up)) for up in (False, True))
+    if exact - below != above - exact:
+        return below if exact - below < above - exact else above
+    is_even = int(np.float32(float(below)).view(np.uint32)) % 2 == 0
+    return below if is_even else above
 
 
 def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:

@@ -263,6 +263,19 @@ def test_deep_and_circular_trees_end() -> None:
         check_proof({**proof, "box": nested}, net.onnx())
 
 
+@pytest.mark.parametrize("text", ["[" * 700, "]" * 700, '\\"' * 3 + "[" * 700, "\\\\" * 3])
+def test_brackets_in_strings_nest_nothing(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    file.write_text(f'{{"note": "{text}", "format": 1}}')
+    assert read_proof(file)["format"] == 1
+    file.write_text(f'{{"note": "{text}", "deep": {"[" * 700}{"]" * 700}}}')
+    with pytest.raises(ProofError, match="nested deeper than 600 levels"):
+        read_proof(file)
+    file.write_text(f'{{"note": "{text}')
+    with pytest.raises(ProofError, match="no proof file"):
+        read_proof(file)
+
+
 # --- ONNX files ---
 
 

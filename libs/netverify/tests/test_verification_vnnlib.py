@@ -6,12 +6,14 @@ import gzip
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from netverify.specification import Box
 from netverify.vnnlib import parse_vnnlib, read_vnnlib
 from netverify.vnnlib_cases import VnnLibError
+from opgraph.errors import OwnError
 
 # three lines
 DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
@@ -208,6 +210,32 @@ def test_boxes_are_rounded_outward_for_proofs_and_inward_for_witnesses(text: str
     if is_float32:
         assert Fraction(first.item()) == exact == Fraction(last.item())
         assert box.contains([first.item()])
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("0.1", np.float32(0.1)),
+        ("16777217", np.float32(16777216)),  # of two the even one
+        ("16777219", np.float32(16777220)),
+        ("16777217.000000001", np.float32(16777218)),  # float64 has 16777217
+        ("16777218.999999999", np.float32(16777218)),
+        ("0.50000002980232242", np.nextafter(np.float32(0.5), np.float32(1))),
+        ("1e-60", np.float32(0)),
+    ],
+)
+def test_a_decimal_is_received_as_the_nearest_float32(
+    text: str, nearest: np.float32, sign: str
+) -> None:
+    exact = Fraction(sign + text)
+    wanted = Fraction(float(nearest)) * (-1 if sign else 1)
+    assert Box((exact,), (exact,)).in_float32() == Box((wanted,), (wanted,))
+
+
+def test_a_decimal_beyond_float32_is_received_as_none() -> None:
+    with pytest.raises(OwnError, match="1e\\+60, is beyond the numbers of float32"):
+        Box((Fraction(0),), (Fraction(10**60),)).in_float32()
 
 
 def test_satisfaction_has_no_tolerance() -> None:
