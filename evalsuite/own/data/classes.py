@@ -25,6 +25,8 @@ _SHOWN = 12  # classes that `check` names
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)  # which text sorts by time
 _PADDED = re.compile(r"[-+]?0\d")
+_LOST = {name for name in MISSING if "nan" in name} | {"<na>", "nat", "#n/a", "#na", "#n/a n/a"}
+_TRUTHS = ("true", "false", "yes", "no")
 _UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls classes that nobody has named
 
 Where = Callable[[int], str]
@@ -148,7 +150,9 @@ class Classes:
         named = self.names or tuple(map(str, range(self.count)))
         shown = ", ".join(f"{place} = {name}" for place, name in enumerate(named[:_SHOWN]))
         last = f", ... {len(named) - 1} = {named[-1]}" if len(named) > _SHOWN else ""
-        return f"in order: {shown}{last}; {self.by}"
+        alike = len(named) - len({name.casefold() for name in named})
+        case = "; some alike but for case" if alike else ""
+        return f"in order: {shown}{last}; {self.by}{case}"
 
 
 _BY_NUMBER = "numbered by the data, and named by the model's configuration"
@@ -317,7 +321,23 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
         wrong, spelling = next((name, spelling) for name, spelling in spellings.items() if spelling)
         cure = "write whole numbers, or list the names with `labels`"
         raise OwnError(f"{where(first[wrong])}: the label {wrong!r} is one of {spelling}; {cure}")
-    # 3. Names that differ by blanks or characters that nobody sees.
+    # 3. Missing values that a program wrote as text, and truth values in two spellings.
+    lost = next((name for name in distinct if name.lower() in _LOST), None)
+    if lost is not None:
+        said = f"the label {lost!r} is what programs write where there is none"
+        raise OwnError(
+            f"{where(first[lost])}: {said}; leave the sample out, or list the names with `labels`"
+        )
+    truths = [name for name in distinct if name.lower() in _TRUTHS]
+    others = [name for name in distinct if name not in truths]
+    twice = len({name.lower() for name in truths}) < len(truths)
+    if twice or (truths and others and all(whole_number(name) in (0, 1) for name in others)):
+        shown = ", ".join(map(repr, sorted(distinct)[:_SHOWN]))
+        raise OwnError(
+            f"{where(first[truths[-1]])}: the labels {shown} are truth values in several spellings,"
+            " each of which would be a class; write one of them, or list the names with `labels`"
+        )
+    # 4. Names that differ by blanks or characters that nobody sees.
     spelled: dict[str, str] = {}
     for name in distinct:
         other = spelled.setdefault(" ".join(without_hidden(name).split()), name)

@@ -8,7 +8,7 @@ import datetime
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -32,9 +32,15 @@ _IDENTIFIER = re.compile(
     r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE
 )
 _CAMEL = re.compile(r".*[a-z](Id|ID|Idx|Index|Nr|No)")
+_PADDED = re.compile(r"[-+]?0\d")
+_TRUTHS = ("true", "false", "yes", "no", "t", "f", "y", "n")
+_COARSE = 1e-10  # of a column's greatest number: a spread below it may be lost in float64
+_LOST = 0.01  # of the spread, that float64 may round away
 _FEWEST = 10  # rows that tell an index, or dates
 _COMPACT = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\.0*)?", re.ASCII)
 _SHOWN = 60
+_WHOLE = 2**53  # up to it float64 has each whole number
+_DIGITS = 200  # that differences of decimals keep
 
 ColumnKind = Literal["number", "date", "category"]
 
@@ -89,7 +95,9 @@ class Column:
                 f" values{', some alike but for case' if alike else ''})"
             )
         compact = _are_compact_dates([value for value in self.values if not _is_missing(value)])
-        kind = f"{self.kind}{', written YYYYMMDD' if compact else ''}"
+        padded = any(isinstance(value, str) and _PADDED.match(value) for value in self.values)
+        written = ", written YYYYMMDD" if compact else ", some with leading zeros" if padded else ""
+        kind = f"{self.kind}{written}"
         missing, count = int(np.isnan(self.numbers).sum()), self.counts_rows()
         rows = f", which {count} in the order of the rows" if count else ""
         return f"{name} ({kind}{f', {missing:,} missing' if missing else ''}{rows})"
@@ -108,6 +116,12 @@ class Column:
         joint = " " if isinstance(there[0], str) and "T" not in there[0] else "T"
         zone = "" if _moment(there[0]).tzinfo is None else "+00:00"
         return f"%Y-%m-%d{joint}%H:%M:%S{zone}"
+
+    def empty_reason(self) -> str:
+        """Why it is nothing but a separator at the end of each line; "" where it is more."""
+        if self.name.strip() or not all(map(_is_missing, self.values)):
+            return ""
+        return "a column without a name and without a value"
 
     def index_reason(self) -> str:
         """Why it numbers the rows and says nothing of them; "" where it does not."""
@@ -137,6 +151,28 @@ class Column:
     def _counted(self) -> str:
         return f"counts {self.numbers[0]:.10g} to {self.numbers[-1]:.10g}"
 
+    def check_told_apart(self) -> None:
+        """Refuse numbers that differ by less than float64 tells, as identifiers above 2^53 do."""
+        if self.kind != "number":
+            return
+        known = self.numbers[np.isfinite(self.numbers)]
+        if not len(known) or np.ptp(known) > _COARSE * np.abs(known).max():
+            return
+        there = [value for value in self.values if not _is_missing(value)]
+        exact = [Decimal(value) for value in there if isinstance(value, (str, int, Decimal))]
+        if len(exact) < len(there):
+            return
+        with localcontext() as context:
+            context.prec = _DIGITS
+            offsets = np.array([float(number - exact[0]) for number in exact])
+            rounded = np.array([float(number - Decimal(float(number))) for number in exact])
+        if np.abs(rounded).max() > _LOST * offsets.std():
+            raise OwnError(
+                f"{self._tables['train'].file}: column {self.name!r} differs between rows by less"
+                " than float64 tells; subtract an offset, name the other columns with `features`,"
+                " or, if it is of names, say so by `data.categories`"
+            )
+
     def _parts(self) -> Iterator[slice]:
         start = 0
         for table in self._tables.values():
@@ -148,9 +184,12 @@ class Column:
         if self.kind == "category":
             return len(set(self.texts[part].tolist())) == int(part.stop - part.start)
         values = self.numbers[part]
-        return bool(
-            np.array_equal(values, np.round(values)) and len(np.unique(values)) == len(values)
-        )
+        if not np.array_equal(values, np.round(values)):
+            return False
+        # Beyond 2^53 float64 takes some whole numbers for one another.
+        exact = np.abs(values).max() < _WHOLE
+        different = len(np.unique(values)) if exact else len(set(map(str, self.values[part])))
+        return bool(different == len(values))
 
     def _check_scalars(self) -> None:
         odd = next(
@@ -184,7 +223,12 @@ class Column:
         if len(dates) == len(there):
             self._check_zones(there)
             return "date"
-        # 3. Else names, unless the rest are other spellings of numbers, or a few texts among many
+        # 3. Truth values beside 0 and 1 are one thing in two spellings.
+        truths = [index for index in there if str(there[index]).lower() in _TRUTHS]
+        is_all = bool(truths and numbers) and len(truths) + len(numbers) == len(there)
+        if is_all and {_number(there[index]) for index in numbers} <= {0.0, 1.0}:
+            raise self._misspelt(truths[0], "truth values beside 0 and 1")
+        # 4. Else names, unless the rest are other spellings of numbers, or a few texts among many
         # numbers: as a category, such a column would lose that it is of numbers.
         spellings = {
             index: self._spelling(value) for index, value in there.items() if index not in numbers

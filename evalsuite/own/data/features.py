@@ -96,7 +96,7 @@ def _columns(
     left_out = []
     if not source.features:
         reasons = {
-            inputs.name: inputs.index_reason()
+            inputs.name: inputs.empty_reason() or inputs.index_reason()
             for inputs in columns
             if inputs.name not in source.categories
         }
@@ -107,8 +107,9 @@ def _columns(
         raise OwnError(
             f"{train.file}: there is no column but {'; '.join(left_out)}; add some that are inputs"
         )
-    # 3. A category of very many values is mostly a key or a text.
+    # 3. Numbers must be told apart; a category of very many values is mostly a key or a text.
     for inputs in columns:
+        inputs.check_told_apart()
         if inputs.kind == "category":
             inputs.check_few(len(set(inputs.texts)))
     return columns, left_out

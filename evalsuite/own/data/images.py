@@ -26,7 +26,13 @@ from evalsuite.samples import Samples
 from opgraph.errors import OwnError
 from opgraph.limits import check_plain
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".ppm", ".pgm"),
+)
+# What lies beside images and is none: of file managers, and descriptions.
+_BESIDE = ("thumbs.db", "desktop.ini")
+_DESCRIPTIONS = (".txt", ".md", ".json", ".xml", ".csv", ".html", ".pdf")
 _KEPT = 256 * 2**20  # bytes of decoded pixels that are kept
 _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 _TAIL = 64
@@ -37,6 +43,7 @@ _GREY = ("1", "L")
 _DEEP = ("I", "F")
 _BYTE = 255
 _CLEAR = ("RGBA", "LA", "PA", "RGBa", "La")
+_NAMED = 3  # files that a note names
 _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 
 
@@ -371,7 +378,39 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
     raw.folders = not any(
         any((folder / inside).glob("*.csv")) for inside in named.values() or ("",)
     )
+    # 4. What one might take for images of these classes, and is left out.
+    aside = [place for inside in named.values() or ("",) for place in _aside(folder / inside)]
+    if raw.folders and aside:
+        shown = ", ".join(str(place) for place in aside[:_NAMED])
+        more = f" and {len(aside) - _NAMED} more" if len(aside) > _NAMED else ""
+        said = f"left out: {shown}{more}; images lie in the folder of their class, and end in"
+        raw.notes = (*raw.notes, ("warning", f"{said} {', '.join(SUFFIXES)}"))
     return raw
+
+
+def _aside(here: Path) -> list[Path]:
+    """Images beside the classes' folders, folders of images within these, and files that may be
+    images by another ending.
+    """
+    classes = [here / name for name in _folders(here)]
+    if not classes:
+        return []
+    loose = [here / name for name in _names(here) if _is_image(name)]
+    nested = [
+        folder / name
+        for folder in classes
+        for name in _folders(folder)
+        if has_images(folder / name)
+    ]
+    others = [
+        folder / name
+        for folder in classes
+        for name in _names(folder)
+        if not _is_image(name)
+        and name.lower() not in _BESIDE
+        and not name.lower().endswith(_DESCRIPTIONS)
+    ]
+    return [*loose, *nested, *others]
 
 
 def _in_file(folder: Path, files: list[str], index: int) -> bytes:

@@ -17,6 +17,7 @@ from opgraph.inputs import leaves
 _FEWEST = 20  # samples in which no input is so by chance
 _REPEATED = 2  # samples of each value, on average, without which each is another anyway
 _ROUNDING = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-5}  # of the spread of numbers
+_MOST_TARGETS = 20  # of a sample, that are looked for
 _WIDEST = 1000  # numbers of a sample; more are no columns of a table
 
 Key = float | str
@@ -49,27 +50,25 @@ def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor
     """Which entry of a sample, of inputs (samples, entries), tells its target, in words; "" where
     none does, or inputs or targets are of other dimensions.
     """
-    wanted = torch.cat(list(targets.values()))
+    wanted = torch.cat(list(targets.values())).numpy()
     batches = [
         leaves(part.inputs[:]) if isinstance(part.inputs, (torch.Tensor, Several)) else []
         for part in parts.values()
     ]
-    if wanted.ndim == 2 and wanted.shape[1] == 1:
-        wanted = wanted[:, 0]
-    if wanted.ndim != 1 or not all(batches):
+    if wanted.ndim > 2 or not all(batches):
         return ""
+    columns = wanted.reshape(len(wanted), -1).T[:_MOST_TARGETS]
     # Each input of a sample, (samples, entries), of all parts; then each of its entries.
     for place, pieces in enumerate(zip(*batches, strict=True)):
-        if pieces[0].ndim not in (1, 2):
+        if pieces[0].ndim not in (1, 2) or pieces[0][0].numel() > _WIDEST:
             continue
-        whole = torch.cat([piece.reshape(len(piece), -1) for piece in pieces]).numpy()
-        if whole.shape[1] > _WIDEST:
-            continue
-        entry = next((i for i, each in enumerate(whole.T) if _is_told(each, wanted.numpy())), None)
+        entries = torch.cat([piece.reshape(len(piece), -1) for piece in pieces]).numpy().T
+        told = (i for i, each in enumerate(entries) if any(_is_told(each, y) for y in columns))
+        entry = next(told, None)
         if entry is not None:
             of_input = f" of input {place}" if len(batches[0]) > 1 else ""
             return (
-                f"entry {entry} of a sample{of_input} tells its target in all {len(whole):,}"
+                f"entry {entry} of a sample{of_input} tells its target in all {len(wanted):,}"
                 " samples: leave it out, unless it is known where the network is used"
             )
     return ""

@@ -47,6 +47,7 @@ _KNOWN = (
     " my.py:make_data"
 )
 _BATCH = 64
+_NAMED = 3  # classes that a note names
 
 
 def read_data(
@@ -191,9 +192,9 @@ def _assembled(
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
-    leak = (
-        told_by_arrays(raw.parts, targets) if kind in ("classes", "values") and not raw.fit else ""
-    )
+    lacking = _lacking(found) if kind == "classes" else ""
+    given = kind in ("classes", "values") and raw.fit is None
+    leak = told_by_arrays(raw.parts, targets) if given else ""
     # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
     # training part alone.
     parts, targets = cut(raw, targets, source)
@@ -216,7 +217,9 @@ def _assembled(
     # 5. What to say of it all.
     names = found.classes.names if found.classes is not None else ()
     notes = (
-        raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
+        raw.notes
+        if found.classes is None
+        else (*raw.notes, ("classes", f"{found.classes.described()}{lacking}"))
     )
     notes = (*notes, *notes_of_heads)
     if leak:
@@ -236,6 +239,21 @@ def _assembled(
         notes=notes,
         columns=() if encoding is None else encoding.columns,
     )
+
+
+def _lacking(found: Numbered) -> str:
+    """What to say of classes without a sample, and of samples that count nowhere."""
+    targets = torch.cat(list(found.targets.values()))
+    known = targets[targets != IGNORED]
+    uncounted, seen = len(targets) - len(known), set(known.tolist())
+    absent = [place for place in range(found.count) if place not in seen]
+    said = ""
+    if absent:
+        shown = ", ".join(map(str, absent)) if len(absent) <= _NAMED else f"{len(absent)} of them"
+        said = f"; no sample of {shown}"
+    if uncounted:
+        said += f"; {uncounted:,} of {len(targets):,} samples have {IGNORED}, and count nowhere"
+    return said
 
 
 def _shifted(part: Part) -> Part:

@@ -138,6 +138,11 @@ class Source:
                 f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and"
                 f" {list(self.std)}"
             )
+        if any(not 0 <= each <= 1 for each in self.mean) or any(each > 1 for each in self.std):
+            raise OwnError(
+                f"data.mean and data.std are of pixels in [0, 1], got {list(self.mean)} and"
+                f" {list(self.std)}; divide those of pixels up to 255 by 255"
+            )
         if self.augment and self.augment not in AUGMENTATIONS and not is_reference(self.augment):
             known = ", ".join(AUGMENTATIONS)
             raise OwnError(

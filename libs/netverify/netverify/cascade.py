@@ -90,10 +90,10 @@ class _OutOfTime(Exception):
 
 
 def verify(
-    onnx: Path,
-    vnnlib: Path,
+    onnx: Path | str,
+    vnnlib: Path | str,
     *,
-    against: Path | None = None,
+    against: Path | str | None = None,
     within: Fraction | None = None,
     engine: str = "auto",
     timeout: float = 60.0,
@@ -141,6 +141,8 @@ def verify(
     if inputs not in INPUTS:
         raise ValueError(f"inputs must be one of {', '.join(INPUTS)}, got {inputs!r}")
     deadline = time.perf_counter() + timeout
+    onnx, vnnlib = Path(onnx), Path(vnnlib)
+    against = None if against is None else Path(against)
 
     def asked_in(check: Check) -> Specification:
         with _timed(vnnlib):

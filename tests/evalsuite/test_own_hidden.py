@@ -1,0 +1,161 @@
+"""What a reader of data would otherwise pass over without a word is told or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from evalsuite.contract import Data
+from evalsuite.own.data import source_of
+from evalsuite.own.data.reading import read_data
+from evalsuite.tasks import Classification
+from opgraph.errors import OwnError
+
+ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(given: Any) -> Data:
+    return read_data(source_of(given), Classification())
+
+
+def note(data: Data, what: str) -> str:
+    return dict(data.notes).get(what, "")
+
+
+def table(column: list[Any] | None = None, labels: list[Any] | None = None) -> str:
+    """A table of noise, that column and labels, of which each is in turn."""
+    noise = np.random.default_rng(0).random(ROWS)
+    values, labels = column or list(range(7)), labels or [0, 1]
+    rows = [f"{noise[i]},{values[i % len(values)]},{labels[i % len(labels)]}" for i in range(ROWS)]
+    Path("d.csv").write_text("\n".join(["noise,x,label", *rows]))
+    return "d.csv"
+
+
+SPELLINGS: dict[str, list[str]] = {
+    "two cases": ["True", "true", "False", "false"],
+    "capitals in part": ["TRUE", "False", "True"],
+    "beside 0 and 1": ["True", "False", "1", "0"],
+    "beside 0": ["True", "0"],
+    "beside 1.0": ["no", "1.0"],
+    "yes and Yes": ["yes", "no", "Yes"],
+}
+
+
+@pytest.mark.parametrize("form", SPELLINGS)
+def test_truth_values_in_several_spellings_are_no_classes(form: str) -> None:
+    with pytest.raises(OwnError, match=r"d\.csv:\d+: the labels .* are truth values in several"):
+        read(table(labels=SPELLINGS[form]))
+    listed = read({"path": table(labels=SPELLINGS[form]), "labels": SPELLINGS[form]})
+    assert listed.classes == len(SPELLINGS[form])
+
+
+def test_truth_values_in_one_spelling_and_other_names_are_classes() -> None:
+    assert read(table(labels=["True", "False"])).class_names == ("False", "True")
+    assert read(table(labels=["no", "yes", "maybe"])).class_names == ("maybe", "no", "yes")
+    alike = read(table(labels=["Cat", "cat", "dog"]))
+    assert note(alike, "classes").endswith("sorted as text; some alike but for case")
+
+
+@pytest.mark.parametrize("lost", ["nan", "NaN", "<NA>", "NaT", "#N/A"])
+def test_a_missing_label_that_was_written_as_text_is_no_class(lost: str) -> None:
+    with pytest.raises(OwnError, match=r"d\.csv:3: the label .* where there is none; leave the"):
+        read(table(labels=["ant", lost, "bee"]))
+    named = {"path": table(labels=["ant", lost, "bee"]), "labels": ["ant", lost, "bee"]}
+    assert read(named).classes == 3
+
+
+@pytest.mark.parametrize("values", [["True", "0"], ["yes", "no", "1", "0"], ["f", "1.0", "0"]])
+def test_truth_values_beside_0_and_1_are_refused_as_inputs(values: list[str]) -> None:
+    with pytest.raises(OwnError, match=r"column 'x' holds .*: truth values beside 0 and 1"):
+        read(table(values))
+    assert read(table(["True", "False"])).input_shape == (3,)
+
+
+COARSE: dict[str, Any] = {
+    "int64": pa.array([2**53 + i * 3 % 41 for i in range(ROWS)], pa.int64()),
+    "uint64": pa.array([2**63 + i for i in range(ROWS)], pa.uint64()),
+    "texts": pa.array([str(10**20 + i % 9) for i in range(ROWS)]),
+    "decimals": pa.array([f"1.000000000000000000{i % 10}" for i in range(ROWS)]),
+}
+
+
+@pytest.mark.parametrize("form", COARSE)
+def test_numbers_that_float64_does_not_tell_apart_are_refused(form: str) -> None:
+    noise = pa.array(np.random.default_rng(0).random(ROWS))
+    labels = pa.array([i % 2 for i in range(ROWS)])
+    parquet.write_table(pa.table({"x": COARSE[form], "noise": noise, "label": labels}), "d.parquet")
+    with pytest.raises(OwnError, match="column 'x' differs between rows by less than float64"):
+        read("d.parquet")
+    # An identifier is left out as others are.
+    if form in ("int64", "uint64"):
+        named = pa.table({"user_id": COARSE[form], "noise": noise, "label": labels})
+        parquet.write_table(named, "d.parquet")
+        assert "left out: 'user_id' is another in each row" in note(read("d.parquet"), "columns")
+
+
+def test_great_numbers_that_float64_tells_apart_are_inputs() -> None:
+    assert read(table([2**60 + i * 10**12 for i in range(9)])).input_shape == (2,)
+    assert read(table([2**53 + 2 * i for i in range(9)])).input_shape == (2,)
+    assert read(table([2**60])).input_shape == (2,)
+
+
+def test_leading_zeros_and_an_empty_last_column_are_told() -> None:
+    assert "x (number, some with leading zeros)" in note(read(table(["01234", "90210"])), "columns")
+    rows = [f"{i * 7 % 11},{i % 2}," for i in range(ROWS)]
+    Path("e.csv").write_text("\n".join(["x,label,", *rows]))
+    data = read("e.csv")
+    assert data.input_shape == (1,)
+    assert "left out: a column without a name and without a value" in note(data, "columns")
+
+
+def test_classes_without_a_sample_and_samples_that_count_nowhere_are_told() -> None:
+    assert note(read(table(labels=[1, 2])), "classes").endswith("by their numbers")
+    assert note(read(table(labels=[0, 2])), "classes").endswith("by the data; no sample of 1")
+    told = note(read(table(labels=[0, 9])), "classes")
+    assert told.endswith("; no sample of 8 of them")
+    told = note(read(table(labels=[0, 1, -100, 1])), "classes")
+    assert told.endswith("; 10 of 40 samples have -100, and count nowhere")
+
+
+BESIDE = {
+    "an image beside the classes": "i/0.png",
+    "a folder in a class": "i/a/more/0.png",
+    "another ending": "i/b/0.heic",
+    "no ending": "i/b/0",
+}
+
+
+@pytest.mark.parametrize("form", BESIDE)
+def test_images_that_are_left_out_of_a_folder_are_told(form: str) -> None:
+    for i in range(20):
+        pixels = np.random.default_rng(i).integers(0, 256, (4, 4, 3), np.uint8)
+        place = Path(f"i/{'ab'[i % 2]}/{i}.png")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place)
+    for name in ("i/a/Thumbs.db", "i/b/.DS_Store", "i/a/notes.txt"):
+        Path(name).write_text("nothing")
+    assert not note(read("i"), "warning")
+    place = Path(BESIDE[form])
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(Path("i/a/0.png").read_bytes())
+    data = read("i")
+    shown = place.parent if "more" in place.parts else place
+    assert note(data, "warning").startswith(f"left out: {shown}; images lie in the folder of")
+
+
+def test_means_and_deviations_of_pixels_up_to_255_are_refused() -> None:
+    for mean, std in (([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), ([0.5], [127.5]), ([127], [1])):
+        with pytest.raises(OwnError, match=r"are of pixels in \[0, 1\].*; divide those .* by 255"):
+            source_of({"path": "i", "mean": mean, "std": std})
