@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyarrow import parquet
 from evalsuite.contract import Data
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
-from evalsuite.tasks import Classification
+from evalsuite.tasks import Classification, Regression
 from opgraph.errors import OwnError
 
 ROWS = 40
@@ -159,3 +160,82 @@ def test_means_and_deviations_of_pixels_up_to_255_are_refused() -> None:
     for mean, std in (([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), ([0.5], [127.5]), ([127], [1])):
         with pytest.raises(OwnError, match=r"are of pixels in \[0, 1\].*; divide those .* by 255"):
             source_of({"path": "i", "mean": mean, "std": std})
+
+
+def part(name: str, values: list[Any], labels: list[Any]) -> None:
+    draw = np.random.default_rng(len(name))
+    rows = [
+        f"{draw.random()},{values[i % len(values)]},{labels[i % len(labels)]}" for i in range(ROWS)
+    ]
+    Path("p").mkdir(exist_ok=True)
+    Path(f"p/{name}.csv").write_text("\n".join(["noise,x,y", *rows]))
+
+
+BEYOND: dict[str, tuple[list[Any], list[Any], str]] = {
+    "names in capitals": (["red", "blue"], ["RED", "BLUE"], "names that train has not in 40 of 40"),
+    "half of the names": (["red", "blue"], ["red", "green"], "names that train has not in 20 of"),
+    "another unit": (
+        [i / 100 for i in range(40)],
+        [1, 2, 3, 4],
+        "numbers far beyond those of train",
+    ),
+    "later days": (
+        [f"2024-01-{i:02d}" for i in range(1, 28)],
+        ["2024-03-01", "2024-04-02"],
+        "numbers far beyond those of train, which are clipped in 40 of 40 rows of test",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BEYOND)
+def test_a_part_that_has_what_training_has_not_is_told(form: str) -> None:
+    train, test, said = BEYOND[form]
+    part("train", train, [0, 1, 1])
+    part("test", test, [0, 1, 1])
+    told = note(read("p"), "warning")
+    assert told.startswith(f"column 'x' has {said}")
+    part("test", train, [0, 1, 1])
+    assert not note(read("p"), "warning")
+
+
+@pytest.mark.parametrize("order", [("train", "test"), ("test", "train")])
+@pytest.mark.parametrize("what", ["inputs", "targets"])
+def test_a_part_in_another_scale_is_told(what: str, order: tuple[str, str]) -> None:
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for name in order:
+        pixels, values = draw.random((ROWS, 1, 4, 4)), draw.random(ROWS)
+        scale = 255 if name == "test" else 1
+        arrays[f"x_{name}"] = (pixels * (scale if what == "inputs" else 1)).astype(np.float32)
+        arrays[f"y_{name}"] = values * (scale if what == "targets" else 1)
+    np.savez("d.npz", **arrays)
+    told = note(read_data(source_of("d.npz"), Regression()), "warning")
+    assert told.startswith(f"the {what} of test deviate 2")
+    scaled = f"{what[0].replace('i', 'x').replace('t', 'y')}_test"
+    np.savez("d.npz", **{**arrays, scaled: arrays[scaled] / 255})
+    assert not note(read_data(source_of("d.npz"), Regression()), "warning")
+
+
+def test_targets_of_parts_in_two_forms_are_refused() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.random((ROWS, 3), np.float32), np.arange(ROWS) % 2
+    one_hot = np.eye(2)[y[:20]]
+    np.savez("d.npz", x_train=x, y_train=y, x_test=x[:20] + 1, y_test=one_hot)
+    with pytest.raises(OwnError, match="targets of train are numbers, of test rows of 2 numbers"):
+        read("d.npz")
+
+
+def test_texts_that_are_cut_or_empty_are_told() -> None:
+    texts = [f"sample {i} " + "word " * (i % 9) for i in range(ROWS)]
+
+    def told(length: int) -> str:
+        lines = [json.dumps({"text": text, "label": i % 2}) for i, text in enumerate(texts)]
+        Path("t.jsonl").write_text("\n".join(lines))
+        return note(read({"path": "t.jsonl", "tokenizer": "bytes", "length": length}), "texts")
+
+    assert not told(200)
+    cut = sum(len(text) >= 30 for text in texts)
+    wanted = f"{cut} of 40 have 30 tokens or more, of which the first 30 are given"
+    assert told(30).startswith(wanted)
+    texts[3] = ""
+    assert told(200) == "1 of 40 have no token"

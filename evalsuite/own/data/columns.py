@@ -39,6 +39,8 @@ _LOST = 0.01  # of the spread, that float64 may round away
 _FEWEST = 10  # rows that tell an index, or dates
 _COMPACT = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\.0*)?", re.ASCII)
 _SHOWN = 60
+_MARGIN = 0.1  # of the range of training, beyond which a number is far
+_MOST_BEYOND = 0.1  # of a part's rows, that may lie beyond those of training
 _WHOLE = 2**53  # up to it float64 has each whole number
 _DIGITS = 200  # that differences of decimals keep
 
@@ -147,6 +149,41 @@ class Column:
         ]
         whole = bool((self.numbers == np.round(self.numbers)).all())
         return self._counted() if whole and all(step in ({1.0}, {-1.0}) for step in steps) else ""
+
+    def beyond_training(self) -> list[str]:
+        """A sentence for each other part in which many rows have what the training part has not:
+        numbers far beyond its range, or other names.
+        """
+        sentences = []
+        parts = dict(zip(self._tables, self._parts(), strict=True))
+        train = parts.pop("train")
+        fewest = min(len(self._tables["train"]), *map(len, self._tables.values()))
+        for name, part in parts.items():
+            beyond = self._beyond(train, part)
+            if int(beyond.sum()) <= (_MOST_BEYOND + _FEWEST / (fewest + _FEWEST)) * len(beyond):
+                continue
+            what = (
+                "names that train has not"
+                if self.kind == "category"
+                else "numbers far beyond those"
+            )
+            of_train = "" if self.kind == "category" else " of train, which are clipped"
+            rows = f"{int(beyond.sum()):,} of {len(beyond):,} rows of {name}"
+            sentences.append(f"column {self.name!r} has {what}{of_train} in {rows}")
+        return sentences
+
+    def _beyond(self, train: slice, part: slice) -> np.ndarray:
+        """For each row of a part whether it has what the training part has not, (rows,)."""
+        if self.kind == "category":
+            known = set(self.texts[train].tolist())
+            return np.array([text not in known for text in self.texts[part].tolist()], bool)
+        numbers = self.numbers[train]
+        numbers = numbers[~np.isnan(numbers)]
+        if not len(numbers):
+            return np.zeros(part.stop - part.start, bool)
+        margin = _MARGIN * np.ptp(numbers)
+        low, high, given = numbers.min() - margin, numbers.max() + margin, self.numbers[part]
+        return np.array((given < low) | (given > high), bool)
 
     def _counted(self) -> str:
         return f"counts {self.numbers[0]:.10g} to {self.numbers[-1]:.10g}"

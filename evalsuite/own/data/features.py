@@ -58,7 +58,9 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         whole = torch.from_numpy(values.astype(np.float32))
         return Encoding(lambda wanted: whole[wanted], tuple(column for column, _ in pieces))
 
-    told = [("warning", sentence) for sentence in _told(columns, tables, source)]
+    beyond = [sentence for inputs in columns for sentence in inputs.beyond_training()]
+    sentences = [*_told(columns, tables, source), *beyond]
+    told = [("warning", sentence) for sentence in sentences]
     notes = (("columns", _described(columns, left_out)), *told)
     return Raw(
         parts,

@@ -50,6 +50,8 @@ def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor
     """Which entry of a sample, of inputs (samples, entries), tells its target, in words; "" where
     none does, or inputs or targets are of other dimensions.
     """
+    if len({values.shape[1:] for values in targets.values()}) > 1:
+        return ""
     wanted = torch.cat(list(targets.values())).numpy()
     batches = [
         leaves(part.inputs[:]) if isinstance(part.inputs, (torch.Tensor, Several)) else []

@@ -22,6 +22,7 @@ from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.leaks import told_by_arrays
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
+from evalsuite.own.data.scales import other_scales
 from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
@@ -192,9 +193,16 @@ def _assembled(
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
+    for name, values in targets.items():
+        if values.ndim != targets["train"].ndim:
+            said = f"the targets of train are {_dimensions(targets['train'])}, of {name}"
+            raise OwnError(
+                f"{raw.said}: {said} {_dimensions(values)}; give all parts targets of one form"
+            )
     lacking = _lacking(found) if kind == "classes" else ""
     given = kind in ("classes", "values") and raw.fit is None
     leak = told_by_arrays(raw.parts, targets) if given else ""
+    doubtful = [*([leak] if leak else []), *other_scales(raw.parts, targets)]
     # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
     # training part alone.
     parts, targets = cut(raw, targets, source)
@@ -222,8 +230,7 @@ def _assembled(
         else (*raw.notes, ("classes", f"{found.classes.described()}{lacking}"))
     )
     notes = (*notes, *notes_of_heads)
-    if leak:
-        notes = (*notes, ("warning", leak))
+    notes = (*notes, *(("warning", sentence) for sentence in doubtful))
     if cut_off := [name for name in PARTS if name not in raw.parts]:
         notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(
@@ -241,9 +248,13 @@ def _assembled(
     )
 
 
+def _dimensions(targets: torch.Tensor) -> str:
+    return "numbers" if targets.ndim == 1 else f"rows of {targets[0].numel()} numbers"
+
+
 def _lacking(found: Numbered) -> str:
     """What to say of classes without a sample, and of samples that count nowhere."""
-    targets = torch.cat(list(found.targets.values()))
+    targets = torch.cat([part.flatten() for part in found.targets.values()])
     known = targets[targets != IGNORED]
     uncounted, seen = len(targets) - len(known), set(known.tolist())
     absent = [place for place in range(found.count) if place not in seen]

@@ -84,7 +84,20 @@ def read_texts(
             Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where
         )
     labels = class_names(tables["train"], source, kind)
-    return Raw(parts, None, tokenizer.vocabulary, labels, said=str(tables["train"].file))
+    notes = _cut([ids for rows in found.values() for ids, _ in rows], source.length)
+    said = str(tables["train"].file)
+    return Raw(parts, None, tokenizer.vocabulary, labels, notes=notes, said=said)
+
+
+def _cut(rows: Sequence[Sequence[int]], length: int) -> tuple[tuple[str, str], ...]:
+    """What the user is told of texts that are not given as a whole, or are empty."""
+    long, empty = sum(len(row) >= length for row in rows), sum(not len(row) for row in rows)
+    count = f"of {len(rows):,} have"
+    said = f"{length} tokens or more, of which the first {length} are given; see `data.length`"
+    return (
+        *((("texts", f"{long:,} {count} {said}"),) if long else ()),
+        *((("texts", f"{empty:,} {count} no token"),) if empty else ()),
+    )
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
@@ -123,7 +136,8 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
         inputs = Tokens(_padded([ids for ids, _ in rows[part]], longest, tokenizer.padding))
         parts[part] = Part(inputs, _table(aligned, longest, IGNORED), table.where)
     known = tags_found.classes.names if tags_found.classes is not None else ()
-    return Raw(parts, None, tokenizer.vocabulary, known, said=str(train.file))
+    notes = _cut([ids for row in rows.values() for ids, _ in row], source.length)
+    return Raw(parts, None, tokenizer.vocabulary, known, notes=notes, said=str(train.file))
 
 
 def _at(table: Table, places: Sequence[int], index: int) -> str:
