@@ -79,7 +79,8 @@ def _where(row: MatrixRow, reading: Reading) -> str:
     if row.pooled.reading is reading and reading in (Reading.HELPS, Reading.COSTS):
         together = f"{row.pooled.lacking or 'all workloads'} together"
         alone = [name for name, cell in row.cells.items() if cell.reading is reading]
-        apart = [f"by itself on {listed(alone)}"] * (0 < len(alone) < len(row.cells))
+        some = 0 < len(alone) < len(row.cells)
+        apart = [f"by itself on {listed(alone)}"] if some else []
         notes = [*row.pooled.limits, *apart, *_seeds_lacking(row), *_open(row, Reading.UNMEASURED)]
         return f"{row.endpoint.question} ({', '.join([together, *notes])})"
     named = [

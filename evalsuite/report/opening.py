@@ -55,12 +55,14 @@ class Ranked:
 @dataclass(frozen=True)
 class Ranking:
     """All variants by one question, the best first: means over seeds, and over the workloads
-    that all of them have.
+    that all of them have. `workloads` is their number; 0 where it differs between columns, whose
+    heads then tell it.
     """
 
     by: str
     columns: tuple[str, ...]
     rows: tuple[Ranked, ...]
+    workloads: int
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,11 @@ def ranking_of(run: Run) -> Ranking | None:
         Ranked(name, run.names[name], tuple(column.cell(name) for column in columns))
         for name in variants
     ]
-    return Ranking(by.row.endpoint.words, tuple(column.head for column in columns), tuple(rows))
+    # The number of workloads is told once, where it is the same for all columns.
+    counts = {column.workloads for column in columns}
+    together = counts.pop() if len(counts) == 1 else 0
+    heads = tuple(column.head(counted=not together) for column in columns)
+    return Ranking(by.row.endpoint.words, heads, tuple(rows), together)
 
 
 def _questions(matrices: Sequence[Matrix]) -> list[str]:
@@ -202,13 +208,14 @@ class _Column:
             self.row.endpoint.unit, ordered, [min(gaps, default=self.row.endpoint.margin)]
         )
 
-    @property
-    def head(self) -> str:
+    def head(self, *, counted: bool) -> str:
+        """The question with its unit; where `counted`, with the number of workloads that are
+        averaged, too.
+        """
         scale = self.scale
         unit = "" if scale.unit in ("ratio", "count") else f", {scale.unit}"
-        return f"{self.row.endpoint.words}{unit}" + (
-            f", mean of {self.workloads}" if self.workloads > 1 else ""
-        )
+        mean = f", mean of {self.workloads}" if counted and self.workloads > 1 else ""
+        return f"{self.row.endpoint.words}{unit}{mean}"
 
     def cell(self, variant: str) -> tuple[str, bool]:
         """The number of a variant, and whether none is better, and some are worse."""

@@ -94,6 +94,7 @@ def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> boo
 
 Kind = TypeVar("Kind")
 QUESTION = "Should {other} replace {baseline}?"
+SAME_END = "{other}, or {baseline}: which is better?"
 ALONE = "What was measured of {baseline}?"
 
 
@@ -142,8 +143,9 @@ class Run:
         if not self._called or not self.compared_variants:
             return ALONE.format(baseline=baseline)
         variant = self.compared_variants[0]
-        other = ends[variant] if ends[variant] != baseline else self.names[variant]
-        return QUESTION.format(other=other, baseline=baseline)
+        if ends[variant] == baseline:
+            return SAME_END.format(other=self.names[variant], baseline=self.names[self.baseline])
+        return QUESTION.format(other=ends[variant], baseline=baseline)
 
     @cached_property
     def _called(self) -> dict[str, tuple[str, str]]:
@@ -170,8 +172,10 @@ class Run:
         """Variant -> what it is, in words; the baseline by its activation, and those of the same
         words by name too.
         """
+        # The activation alone does not tell a baseline from a variant that ends with it, too.
+        ends = [end for name, (_, end) in self._called.items() if name != self.baseline]
         words = {
-            name: end if name == self.baseline and end else words
+            name: end if name == self.baseline and end and end not in ends else words
             for name, (words, end) in self._called.items()
         }
         alike = Counter(words.values())

@@ -165,7 +165,7 @@ def test_page_says_what_the_numbers_and_the_record_say(page: Page) -> None:
         "seeds: [0, 1, 2]",
         "n = 2 of 3",
     ):
-        assert text in page.text, text
+        assert text in page.whole, text
     assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
 
 
@@ -307,7 +307,7 @@ def test_single_seed_claims_nothing(tmp_path: Path) -> None:
         tmp_path / "run", sample_rows(**FEW | {"seeds": (7,)}), sample_record(seeds=[7])
     )
     for text in ("1 seed (7)", "n = 1, no interval", "one seed"):
-        assert text in page.text
+        assert text in page.whole
     assert set(page.data["cells"]["verdict"]) == {
         VERDICTS.index("not compared"),
         VERDICTS.index("no value"),
@@ -317,7 +317,7 @@ def test_single_seed_claims_nothing(tmp_path: Path) -> None:
         for attributes in page.attributes("td")
         if attributes.get("class") in ("better", "worse")
     ]
-    assert "✓ better" not in page.text
+    assert "✓ better" not in page.whole
 
 
 ODD_ENTRIES = {
@@ -366,7 +366,7 @@ def test_odd_runs_have_a_page_that_says_so(
     change: Callable[[Row], Row | None], record: dict[str, Any] | None, told: str, tmp_path: Path
 ) -> None:
     rows = [row for row in map(change, sample_rows(**FEW)) if row]
-    assert re.search(told, written_page(tmp_path / "run", rows, record).text, re.DOTALL)
+    assert re.search(told, written_page(tmp_path / "run", rows, record).whole, re.DOTALL)
 
 
 def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
     assert re.search(
         r"[1-9]\d* contradictions in [\d,]+ comparisons: at least one method is wrong", page.text
     )
-    assert page.text.index("contradictions in") < page.text.index("At a glance")
+    assert page.text.index("contradictions in") < page.text.index("Failures and gaps")
     file = tmp_path / "run" / "tables" / "contradictions.csv"
     assert "digits-mlp,gelu," in file.read_text(encoding="utf-8")
     written_page(tmp_path / "run", rows, sample_record())

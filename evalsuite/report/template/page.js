@@ -28,18 +28,23 @@ const sortable = (table) => {
 document.querySelectorAll("table.sortable").forEach(sortable);
 // One variant's answer at a time; a link to another's, or to a line of it, chooses that one.
 const chooser = document.querySelector("#choose select");
+// What belongs to a variant that is not shown is held in a template, and put in its place when it is first asked for.
 const choose = () => {
-  for (const kept of document.querySelectorAll("#first template"))
-    if (kept.parentElement.dataset.variant === chooser.value) kept.replaceWith(kept.content);
+  for (const kept of document.querySelectorAll("[data-variant] > template"))
+    if (kept.parentElement.dataset.variant === chooser.value) {
+      kept.content.querySelectorAll("table.sortable").forEach(sortable);
+      kept.replaceWith(kept.content);
+    }
   for (const each of document.querySelectorAll("[data-variant]")) each.hidden = each.dataset.variant !== chooser.value;
 };
 const follow = () => {
-  const wanted = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const answer = wanted?.closest("[data-variant]");
+  const id = decodeURIComponent(location.hash.slice(1));
+  const kept = [...document.querySelectorAll("[data-variant] > template")].find((each) => id && each.content.getElementById(id));
+  const answer = (document.getElementById(id) ?? kept)?.closest("[data-variant]");
   if (!answer) return;
   chooser.value = answer.dataset.variant;
   choose();
-  wanted.scrollIntoView({ behavior: "instant" });
+  document.getElementById(id).scrollIntoView({ behavior: "instant" });
 };
 if (chooser) {
   chooser.closest("p").hidden = chooser.options.length < 2;
