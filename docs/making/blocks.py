@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
 from docs.making.answers import answers, conclusions, superseded
+from docs.making.leaderboard import leaderboard
 from docs.making.names import listed
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.section import sections
@@ -24,7 +25,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(<!--"
     r" (options|answers|conclusions|superseded|contrasts|correlations|levels|orders|gates"
-    r"|treatments|terms|rooms|names|file)"
+    r"|treatments|terms|rooms|names|file|leaderboard)"
     r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
@@ -109,6 +110,7 @@ MADE: dict[str, Callable[[str], str]] = {
     "orders": told(orders),
     "gates": told(gates),
     "treatments": told(treatments),
+    "leaderboard": leaderboard,
     "names": lambda topic: grid(*listed(topic)),
 }
 

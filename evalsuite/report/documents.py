@@ -140,6 +140,7 @@ def markdown(content: Run) -> str:
     shown = {
         "content": content,
         "data_columns": ["workload", *_DATA],
+        "file_name": file_name,
         "facts": facts_of(content),
         "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
         "ranking": ranking,

@@ -173,8 +173,8 @@ def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int])
 
 
 def _number(value: float) -> float | int:
-    """Ten digits are enough to draw and to average; `comparison.csv` has all."""
-    short = float(f"{value:.10g}")
+    """Seven digits are enough to draw and to average; `comparison.csv` has all."""
+    short = float(f"{value:.7g}")
     return int(short) if short.is_integer() and abs(short) < 2**53 else short
 
 

@@ -246,22 +246,26 @@ const explore = (data) => {
   start();
 };
 const unpacked = "DecompressionStream" in window ? unpack() : new Promise(() => {});
-// Tables and figures on demand are unpacked when they are opened, or when a link leads into one.
+// What is on demand is unpacked when it is opened or chosen, or when a link leads into it.
 const fill = async (each) => {
-  const held = each.querySelector(".held"), made = make("template");
+  const made = make("template");
   if (each.dataset.filled) return;
   each.dataset.filled = "1";
   made.innerHTML = (await unpacked).parts[each.dataset.part];
   made.content.querySelectorAll("table.sortable").forEach(sortable);
-  held.replaceChildren(made.content);
+  (each.querySelector(".held") ?? each).replaceChildren(made.content);
 };
 const reveal = async () => {
   const id = decodeURIComponent(location.hash.slice(1)), { parts } = await unpacked;
-  const name = id && !document.getElementById(id) && Object.keys(parts).find((each) => parts[each].includes(`id="${id}"`));
-  if (!name) return;
-  const each = document.getElementById(name);
-  each.open = true;
-  await fill(each);
+  if (!id) return;
+  const name = document.getElementById(id) ? id : Object.keys(parts).find((each) => parts[each].includes(`id="${id}"`));
+  const place = document.getElementById(name), answer = place?.closest("[data-variant]");
+  if (answer) {
+    chooser.value = answer.dataset.variant;
+    choose();
+  } else if (!place?.dataset.part) return;
+  else place.open = true;
+  if (place.dataset.part) await fill(place);
   document.getElementById(id).scrollIntoView({ behavior: "instant" });
 };
 for (const each of document.querySelectorAll("details[data-part]")) each.addEventListener("toggle", () => fill(each));

@@ -28,23 +28,11 @@ const sortable = (table) => {
 document.querySelectorAll("table.sortable").forEach(sortable);
 // One variant's answer at a time; a link to another's, or to a line of it, chooses that one.
 const chooser = document.querySelector("#choose select");
-// What belongs to a variant that is not shown is held in a template, and put in its place when it is first asked for.
 const choose = () => {
-  for (const kept of document.querySelectorAll("[data-variant] > template"))
-    if (kept.parentElement.dataset.variant === chooser.value) {
-      kept.content.querySelectorAll("table.sortable").forEach(sortable);
-      kept.replaceWith(kept.content);
-    }
-  for (const each of document.querySelectorAll("[data-variant]")) each.hidden = each.dataset.variant !== chooser.value;
-};
-const follow = () => {
-  const id = decodeURIComponent(location.hash.slice(1));
-  const kept = [...document.querySelectorAll("[data-variant] > template")].find((each) => id && each.content.getElementById(id));
-  const answer = (document.getElementById(id) ?? kept)?.closest("[data-variant]");
-  if (!answer) return;
-  chooser.value = answer.dataset.variant;
-  choose();
-  document.getElementById(id).scrollIntoView({ behavior: "instant" });
+  for (const each of document.querySelectorAll("[data-variant]")) {
+    each.hidden = each.dataset.variant !== chooser.value;
+    if (!each.hidden && each.dataset.part) fill(each);
+  }
 };
 if (chooser) {
   chooser.closest("p").hidden = chooser.options.length < 2;
@@ -52,7 +40,4 @@ if (chooser) {
     choose();
     history.replaceState(null, "", `#${document.querySelector("article[data-variant]:not([hidden])").id}`);
   });
-  choose();
-  follow();
-  addEventListener("hashchange", follow);
 }
