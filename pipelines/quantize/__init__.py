@@ -102,7 +102,7 @@ class Quantize:
             quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "14"
+    version: ClassVar[str] = "15"
     libraries: ClassVar[tuple[str, ...]] = (
         "brevitas",
         "torch",

@@ -654,8 +654,7 @@ def test_the_command_writes_the_page_and_files_for_machines(tmp_path: Path) -> N
     assert done.stderr == ""
     page = (out / "report.html").read_text()
     assert "Does after differ from before?" in page
-    said = "costs accuracy with 8-bit integers (all workloads together, by itself on w, relu)"
-    assert said in page
+    assert "✗ costs" in page
     found = json.loads((out / "compare.json").read_text())
     entry = {(each["variant"], each["metric"]): each for each in found["measurements"]}[
         "relu", "integer_accuracy"

@@ -168,6 +168,7 @@ def prove_operations(
 
 # BitwiseAnd came with opset 18; opset 20 and IR 9 are what the other files of the stage have.
 _OPSET, _IR = 20, 9
+_SECOND_DOMAIN, _SECOND_OPSET = "ai.onnx.ml", 3
 _LOGITS = "logits"
 _FLOATS = {
     kind for name, kind in onnx.TensorProto.DataType.items() if "FLOAT" in name or "COMPLEX" in name
@@ -209,7 +210,12 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         )
     last = network.operations[-1].name
     nodes.layer = "output"
-    nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
+    guarded = bool(nodes.wide_layers) and bool(nodes.shapes[last])
+    logits = nodes.add(
+        "Cast", tensors[last].name, output="" if guarded else _LOGITS, to=onnx.TensorProto.INT32
+    )
+    if guarded:
+        _refuse_narrow_runtimes(nodes, logits, nodes.shapes[last][-1])
     model = _model(
         nodes,
         helper.np_dtype_to_tensor_dtype(np.dtype(dtype_like)),
@@ -229,6 +235,17 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         raise RuntimeError(f"an integer-only graph has tensors of floats: {', '.join(floats)}")
     onnx.save(model, str(path))
     return model
+
+
+def _refuse_narrow_runtimes(nodes: Nodes, logits: str, features: int) -> None:
+    """Append a node that changes nothing, and that OpenVINO cannot load.
+
+    OpenVINO's CPU plugin computes 64-bit integers in 32 bits, and gives other logits without an
+    error. It has no operator of the standard's second domain, which ONNX Runtime and tract have:
+    so it refuses the file by the operator's name where it would answer wrongly.
+    """
+    every = nodes.constant(np.arange(features), np.int64)
+    nodes.add("ArrayFeatureExtractor", logits, every, output=_LOGITS, domain=_SECOND_DOMAIN)
 
 
 def float_tensors(model: onnx.ModelProto) -> list[str]:
@@ -266,9 +283,12 @@ def _model(nodes: Nodes, given: int, input_shape: Shape, output_shape: Shape) ->
         [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.INT32, ["batch", *output_shape])],
         nodes.constants,
     )
+    opsets = {"": _OPSET}
+    if any(node.domain == _SECOND_DOMAIN for node in graph.node):
+        opsets[_SECOND_DOMAIN] = _SECOND_OPSET
     model = helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in opsets.items()],
         ir_version=_IR,
         doc_string=_runs_in(nodes),
     )
@@ -281,9 +301,9 @@ def _runs_in(nodes: Nodes) -> str:
     checked = "Checked in ONNX Runtime on a CPU."
     if nodes.wide_layers:
         return (
-            f"{checked} Computes in 64-bit integers at {_names(nodes.wide_layers)}. A runtime that"
-            " computes them in 32 bits, as OpenVINO's CPU plugin does, gives other numbers, such as"
-            " zeros, without an error."
+            f"{checked} Computes in 64-bit integers at {_names(nodes.wide_layers)}. OpenVINO's CPU"
+            " plugin would compute them in 32 bits and give other numbers without an error: the"
+            " last node, ArrayFeatureExtractor, changes nothing and makes it refuse the file."
         )
     if nodes.beyond_float32:
         return (

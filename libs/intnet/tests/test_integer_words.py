@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from integer_layers import GRID, exact, inputs, network, rescaled, residual, run_nodes
 from onnx import helper
 
+from intnet.execution import Executor
 from intnet.grids import INPUT, Dyadic, Grid, Rounding
 from intnet.layers import Linear
 from intnet.network import IntegerNetwork, write_integer_onnx
@@ -161,6 +162,25 @@ def test_a_file_names_where_it_computes_in_64_bits(tmp_path: Path) -> None:
     model = write_integer_onnx(_polynomial(), tmp_path / "net.onnx")
     assert "64-bit integers at 'gelu'" in model.doc_string
     assert "OpenVINO" in model.doc_string
+
+
+def test_openvino_refuses_a_file_that_it_would_compute_wrongly(tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    path = tmp_path / "net.onnx"
+    write_integer_onnx(_polynomial(), path)
+    with pytest.raises(RuntimeError, match="ArrayFeatureExtractor"):
+        openvino.Core().compile_model(str(path), "CPU")
+
+
+def test_the_node_that_refuses_changes_no_integer(tmp_path: Path) -> None:
+    net = _polynomial()
+    path = tmp_path / "net.onnx"
+    model = write_integer_onnx(net, path)
+    assert model.graph.node[-1].op_type == "ArrayFeatureExtractor"
+    x = inputs(np.random.default_rng(3), net, 64)
+    (found,) = open_onnx(path).run(None, {"input": x})
+    expected = Executor(net).run_integers(x)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("rounding", Rounding)
