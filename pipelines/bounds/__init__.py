@@ -16,17 +16,22 @@ METHODS = ("ibp", "forward", "crown-ibp", "crown", "alpha-crown")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Certified accuracy and radii in L-infinity or L2 balls by bound propagation, with PGD's
-    accuracy as upper limit.
+    """Certified accuracy and radii in L-infinity or L2 balls by bound propagation, with the
+    accuracy under attacks as upper limit.
+
+    The attacks are APGD on cross entropy, APGD on the targeted difference of logits ratio, and
+    Square, after AutoAttack (arXiv 2003.01690, 1912.00049); a sample counts where all three fail.
+    PGD's accuracy (arXiv 1706.06083) stands beside it. Outputs within an interval and the vectors
+    of tokens are attacked by PGD alone.
 
     IBP (arXiv 1810.12715), forward bounds (arXiv 2002.12920), CROWN-IBP (arXiv 1906.06316), CROWN
     (arXiv 1811.00866) and alpha-CROWN (arXiv 2011.13824), with sound lines of our own, in float64.
-    alpha-CROWN optimizes the bounds of the margins, and only where CROWN left a property open, PGD
-    found no counterexample and the proof is within reach; its certified accuracy includes CROWN's.
-    It first optimizes the lines of the margins' bounds alone, and where that does not do, all
-    lines: those too that the bounds of the activations' inputs are made of, for the same margins.
-    For that the lines' parameters must fit into four times `memory`; where they do not, the reason
-    of a row says so.
+    alpha-CROWN optimizes the bounds of the margins, and only where CROWN left a property open, no
+    attack found a counterexample and the proof is within reach; its certified accuracy includes
+    CROWN's. It first optimizes the lines of the margins' bounds alone, and where that does not do,
+    all lines: those too that the bounds of the activations' inputs are made of, for the same
+    margins. For that the lines' parameters must fit into four times `memory`; where they do not,
+    the reason of a row says so.
 
     That a property holds means: for every input of the ball, the real function of the float32
     weights gives the label the greatest logit by more than a bound of what float32 rounding can
@@ -67,6 +72,10 @@ class Bounds:
         alpha_seconds: what alpha-CROWN may take for one radius; 0 for no limit but an even share of
             the job's. A limit makes its results depend on the machine.
         restarts: of PGD, each from a random point, after a start from the center.
+        attack_steps: of both kinds of APGD.
+        attack_targets: of APGD on the ratio, how many other classes it aims at, the likeliest
+            first.
+        attack_queries: of Square.
         radius: the method, one of `methods`, by which certified radii are searched; "" for none.
         radius_steps: of the bisection; each halves the bracket.
         memory: in MiB, what one batch of bounds may take.
@@ -74,7 +83,7 @@ class Bounds:
             that whose logits are meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "12"
+    version: ClassVar[str] = "13"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     capabilities: ClassVar[Capabilities] = Capabilities(
         tokens=True, several=True, any_task=True, deployed=True
@@ -88,6 +97,9 @@ class Bounds:
     all_lines: bool = True
     alpha_seconds: float = 0.0
     restarts: int = 3
+    attack_steps: int = 50
+    attack_targets: int = 3
+    attack_queries: int = 500
     radius: str = ""
     radius_steps: int = 6
     memory: int = 128
@@ -118,6 +130,9 @@ class Bounds:
             ("samples", 1),
             ("iterations", 1),
             ("restarts", 0),
+            ("attack_steps", 1),
+            ("attack_targets", 1),
+            ("attack_queries", 1),
             ("radius_steps", 1),
             ("memory", 1),
             ("positions", 0),
@@ -126,8 +141,8 @@ class Bounds:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """Certify the first test samples; of images, counterexamples.json has one that PGD found
-        for each radius.
+        """Certify the first test samples; of images, counterexamples.json has one that an attack
+        found for each radius.
 
         Raises:
             Unsupported: the network has an operator for which there are no trustworthy bounds, or

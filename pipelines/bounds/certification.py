@@ -1,4 +1,4 @@
-"""The run of the `bounds` stage on a torch module: at each radius PGD's attack, then each method's
+"""The run of the `bounds` stage on a torch module: at each radius the attacks, then each method's
 proofs, as metrics and within the time limit.
 
 What auto_LiRPA does not take is handed to the bounds of the graph.
@@ -14,15 +14,17 @@ from pathlib import Path
 import torch
 
 from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, is_file, pieces
+from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.falsifier import falsify
 from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.attacks import EMBEDDED, any_of, budget
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import SHARE, Memory, Pace
 from pipelines.bounds.margins import Broken, Points, Samples, first_broken, kept
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
 from pipelines.bounds.radius import search
-from pipelines.bounds.rows import Found, Rows
+from pipelines.bounds.rows import Attacked, Found, Rows
 
 # alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds
 # (digits, eps up to 0.125, GELU and ReLU); where more is lacking, trying would cost most of the
@@ -33,6 +35,7 @@ _REACH = 0.25
 _ROUND = 0.8
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
+_PGD = "pgd"
 _READ = 512  # samples read, and classified, at once
 # Without these there are no bounds at all; the others may fail where these do not.
 _NEEDED = ("ibp", "crown")
@@ -131,7 +134,9 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
         )
     # Tokens have no neighbours: the balls are around the vectors that they are embedded to.
     subject, vectors = embedded(network, inputs)
-    return subject, Samples(vectors, labels, UNBOUNDED, options.norm, options.positions)
+    return subject, Samples(
+        vectors, labels, UNBOUNDED, options.norm, options.positions, embedded=True
+    )
 
 
 class Certification:
@@ -155,7 +160,8 @@ class Certification:
         self._rows = Rows(options.norm, samples.positions)
         self._memory = Memory()
         self.broken: Broken = []
-        self._points: Points = [None] * len(samples)
+        # By attack, the counterexamples of the greatest radius so far.
+        self._points = dict[str, Points]()
         self._grid: dict[float, Found] = {}
         # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves
         # time.
@@ -192,9 +198,17 @@ class Certification:
         """All metrics of one radius, which is not below those before."""
         properties = self._samples.properties(eps)
         self._ahead -= 1
+        # 1. The attacks first: what one of them breaks no method can prove.
         began = time.monotonic()
-        points, late = self._attacked(properties)
+        points, late = self._attacked(_PGD, properties)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
+        if not self._samples.embedded:
+            attacked = {name: self._by_attack(name, properties) for name in ATTACKS}
+            metrics += self._rows.attacks(properties, attacked)
+            points = any_of([points, *(each.points for each in attacked.values())])
+        else:
+            metrics.append(self._rows.unattacked(eps, EMBEDDED))
+        # 2. The methods, from the cheapest on.
         self.broken += first_broken(properties, points, self._correct)
         found: dict[str, Found] = {}
         for method in METHODS:
@@ -205,24 +219,38 @@ class Certification:
             self._grid[eps] = found[self._options.radius]
         return metrics
 
-    def _attacked(self, properties: list[Property]) -> tuple[Points, torch.Tensor]:
+    def _by_attack(self, name: str, properties: list[Property]) -> Attacked:
+        began = time.monotonic()
+        points, late = self._attacked(name, properties)
+        note = dlr_note(self._network.classes) if name == "apgd-dlr" else ""
+        return Attacked(points, late, time.monotonic() - began, note)
+
+    def _attacked(self, name: str, properties: list[Property]) -> tuple[Points, torch.Tensor]:
         """Counterexamples, and whether a property was not attacked for want of time, (properties,)
         bool.
 
         A counterexample to a smaller ball is one to this ball too, and is not searched for again.
         """
-        points = _inside(properties, self._points)
+        before = self._points.get(name, [None] * len(properties))
+        points = _inside(properties, before)
         open_ = [index for index, point in enumerate(points) if point is None]
 
-        def attack(some: slice) -> Points:
-            chosen = [properties[index] for index in open_[some]]
-            return falsify(
-                self._network.module, chosen, seed=self._seed, restarts=self._options.restarts
+        def search(some: slice) -> Points:
+            places = open_[some]
+            chosen, module = [properties[index] for index in places], self._network.module
+            if name == _PGD:
+                return falsify(module, chosen, seed=self._seed, restarts=self._options.restarts)
+            return attack(
+                module,
+                chosen,
+                self._samples.inputs[places],
+                name,
+                **budget(self._options, self._seed),
             )
 
         attacked = [
             point
-            for part in self._pace.in_time("pgd", len(open_), _ATTACKED, attack)
+            for part in self._pace.in_time(name, len(open_), _ATTACKED, search)
             for point in part
         ]
         # The attack takes them in order: what it had no time for is at the end.
@@ -231,9 +259,7 @@ class Certification:
         for index, point in zip(open_, attacked, strict=False):
             points[index] = point
         # Kept for the radii to come.
-        self._points = [
-            new if new is not None else old for new, old in zip(points, self._points, strict=True)
-        ]
+        self._points[name] = any_of([points, before])
         return points, late
 
     def _by(
@@ -348,9 +374,8 @@ class Certification:
         def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
             self._ahead -= 1
             properties = self._samples.some(which, eps)
-            found = self._by(
-                method, properties, _inside(properties, [self._points[i] for i in which])
-            )
+            broken = any_of(list(self._points.values()))
+            found = self._by(method, properties, _inside(properties, [broken[i] for i in which]))
             return found.holds, found.late
 
         refused = [each.reason for each in self._grid.values() if each.refused]

@@ -28,17 +28,20 @@ from evalsuite import (
     subjects,
     zonotopes_of,
 )
+from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.falsifier import falsify, violated
 from netverify.graph import Graph
 from netverify.propagation import Propagation
 from opgraph.attention import attention_of
 from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.attacks import EMBEDDED, INTERVAL, any_of, budget
 from pipelines.bounds.limits import SHARE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of
-from pipelines.bounds.rows import Found, Rows
+from pipelines.bounds.rows import Attacked, Found, Rows
 
 _BATCH = 16  # properties bounded at once, at most
 _TOGETHER = 2**31  # bytes of the bounds of attention, of all properties that are bounded at once
+_PGD = "pgd"
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
 _ZONOTOPE = "zonotope"  # beside "crown", of networks with attention
@@ -133,6 +136,12 @@ class _Certification:
             self._parts.append(_Part(subject, running(subject.network), graph, attending))
         self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)
         self._broken: Broken = []
+        self._tokens = network.vocabulary is not None
+        self._centers = {
+            center.sample: center.lower.float()
+            for _, centers in self._asked(0.0)
+            for center in centers
+        }
 
     def metrics(self) -> list[Metric]:
         """All rows of the stage: clean accuracy, each radius `eps` ascending, and why there are
@@ -164,10 +173,17 @@ class _Certification:
     def _at(self, eps: float, correct: torch.Tensor) -> list[Metric]:
         asked = self._asked(eps)
         properties = [each for _, some in asked for each in some]
+        # 1. The attacks first: what one of them breaks no method can prove.
         began = time.monotonic()
-        # 1. PGD first: what it breaks no method can prove.
-        points, late = self._attacked(asked)
+        points, late = self._attacked(asked, _PGD)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
+        refused = self._unattacked(properties)
+        if refused:
+            metrics.append(self._rows.unattacked(eps, refused))
+        else:
+            attacked = {name: self._by_attack(asked, name) for name in ATTACKS}
+            metrics += self._rows.attacks(properties, attacked)
+            points = any_of([points, *(each.points for each in attacked.values())])
         self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
         # 2. The methods, from the cheapest on.
@@ -194,7 +210,20 @@ class _Certification:
                     )
         return metrics
 
-    def _attacked(self, asked: Asked) -> tuple[Points, torch.Tensor]:
+    def _unattacked(self, properties: list[Property]) -> str:
+        """Why AutoAttack's attacks are not run; empty where they are."""
+        if any(each.ends is not None for each in properties):
+            return INTERVAL
+        return EMBEDDED if self._tokens else ""
+
+    def _by_attack(self, asked: Asked, name: str) -> Attacked:
+        began = time.monotonic()
+        points, late = self._attacked(asked, name)
+        graph = self._parts[0].graph
+        note = dlr_note(graph.outputs) if name == "apgd-dlr" and graph is not None else ""
+        return Attacked(points, late, time.monotonic() - began, note)
+
+    def _attacked(self, asked: Asked, name: str) -> tuple[Points, torch.Tensor]:
         """Counterexamples that the network itself confirms, and which properties were not
         attacked in time.
         """
@@ -206,14 +235,19 @@ class _Certification:
                 points += [None] * len(some)
                 continue
             # The attack follows the graph; a point counts if the network itself confirms it.
-            tensors = falsify(
-                _Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts
-            )
+            tensors = self._search(_Flat(graph), some, name)
             for each, point in zip(some, tensors, strict=True):
                 points.append(
                     point if point is not None and bool(part.wrong([point], [each])) else None
                 )
         return points, torch.tensor(late)
+
+    def _search(self, module: nn.Module, properties: list[Property], name: str) -> Points:
+        seed = self._bench.seed
+        if name == _PGD:
+            return falsify(module, properties, seed=seed, restarts=self._options.restarts)
+        samples = torch.stack([self._centers[each.sample] for each in properties])
+        return attack(module, properties, samples, name, **budget(self._options, seed))
 
     def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
         began = time.monotonic()

@@ -132,6 +132,7 @@ class Samples:
         domain: the lowest and the highest value that an input may take.
         norm: of the balls.
         positions: the last so many of (positions, width) are perturbed; 0 for all.
+        embedded: whether the inputs are vectors of tokens.
     """
 
     inputs: torch.Tensor
@@ -139,6 +140,7 @@ class Samples:
     domain: tuple[float, float]
     norm: Literal["linf", "l2"]
     positions: int = 0
+    embedded: bool = False
 
     def __len__(self) -> int:
         return len(self.inputs)

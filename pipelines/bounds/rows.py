@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite import Direction, Metric, Property, Verdict
+from pipelines.bounds.margins import Points
 from pipelines.bounds.propagation import Margins
 from pipelines.bounds.radius import Radii
 
 _ROUNDED = "proven for real arithmetic, but rounding gives a float32 counterexample"
 _LAYERED = ("ibp", "crown")
+WORST = "worst-attack"  # stands for all of AutoAttack's attacks together
 Setting = dict[str, str | int | float | bool]
 
 
@@ -50,6 +52,28 @@ class Found:
         return Found(method, nothing, nothing, nothing, seconds, None, reason, refused=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """What one of AutoAttack's attacks found of the properties.
+
+    Args:
+        points: of each property a counterexample, or None.
+        late: (properties,) bool: not attacked for want of time.
+        seconds: what it took where no smaller ball had a counterexample.
+        reason: what to know about it.
+    """
+
+    points: Points
+    late: torch.Tensor
+    seconds: float
+    reason: str = ""
+
+    @property
+    def broken(self) -> torch.Tensor:
+        """(properties,) bool."""
+        return torch.tensor([point is not None for point in self.points])
+
+
 class Rows:
     """Metrics of balls in one norm, which is told where it is not L-infinity, of `positions` of
     tokens.
@@ -58,7 +82,8 @@ class Rows:
     def __init__(self, norm: str, positions: int) -> None:
         self._ball: Setting = {} if norm == "linf" else {"norm": norm}
         self._ball.update({"positions": positions} if positions else {})
-        self._left: dict[float, float | None] = {}  # of each radius what PGD left standing
+        # Of each radius, (properties,) bool: what the attacks that had time broke.
+        self._broken: dict[float, torch.Tensor] = {}
 
     def _setting(self, **setting: float | str) -> Setting:
         return {**setting, **self._ball}
@@ -81,13 +106,14 @@ class Rows:
         """
         eps = properties[0].eps
         violated = torch.tensor([point is not None for point in points])
-        self._left[eps] = None if bool(late.all()) else (~violated).double().mean().item()
+        left = None if bool(late.all()) else (~violated).double().mean().item()
+        self._attacked(eps, violated, late)
         found = Found("pgd", violated, late, torch.zeros_like(late), seconds, None)
         setting, reason = self._setting(eps=eps), _told(late)
         return [
             Metric(
                 "pgd_accuracy",
-                self._left[eps],
+                left,
                 "fraction",
                 Direction.HIGHER,
                 setting,
@@ -95,6 +121,54 @@ class Rows:
             ),
             *self._verdicts(properties, found, Verdict.VIOLATED),
         ]
+
+    def attacks(self, properties: list[Property], attacked: Mapping[str, Attacked]) -> list[Metric]:
+        """What each of AutoAttack's attacks left standing, and what all of them did; after
+        `attack`. Samples that both they and PGD left are what bounds may prove.
+        """
+        eps = properties[0].eps
+        # 1. Each attack by itself.
+        metrics = []
+        for name, each in attacked.items():
+            setting = self._setting(eps=eps, method=name)
+            reason = "; ".join(text for text in (_told(each.late), each.reason) if text)
+            metrics += [
+                self._accuracy(each.broken, each.late, setting, reason),
+                Metric("seconds", each.seconds, "s", Direction.LOWER, setting, timing=True),
+            ]
+        # 2. A sample is broken where one attack breaks it, and late where none does and one had no
+        # time.
+        broken = torch.stack([each.broken for each in attacked.values()]).any(0)
+        late = torch.stack([each.late for each in attacked.values()]).any(0) & ~broken
+        seconds = sum(each.seconds for each in attacked.values())
+        worst = Found(WORST, broken, late, torch.zeros_like(late), seconds, None)
+        self._attacked(eps, broken, late)
+        return [
+            self._accuracy(broken, late, self._setting(eps=eps), _told(late)),
+            *metrics,
+            *self._verdicts(properties, worst, Verdict.VIOLATED),
+        ]
+
+    def unattacked(self, eps: float, reason: str) -> Metric:
+        """The row that says why AutoAttack's attacks were not run."""
+        setting = self._setting(eps=eps)
+        return Metric(
+            "attacked_accuracy", None, "fraction", Direction.HIGHER, setting, reason=reason
+        )
+
+    def _accuracy(
+        self, broken: torch.Tensor, late: torch.Tensor, setting: Setting, reason: str
+    ) -> Metric:
+        value = None if bool(late.all()) else (~broken).double().mean().item()
+        return Metric(
+            "attacked_accuracy", value, "fraction", Direction.HIGHER, setting, reason=reason
+        )
+
+    def _attacked(self, eps: float, broken: torch.Tensor, late: torch.Tensor) -> None:
+        """Count what one more attack broke; where all were late nothing is known."""
+        before = self._broken.get(eps)
+        if not bool(late.all()):
+            self._broken[eps] = broken if before is None else before | broken
 
     def found(
         self, properties: list[Property], found: Found, layers: Sequence[str] = ()
@@ -105,10 +179,14 @@ class Rows:
         setting = self._setting(eps=properties[0].eps, method=found.method)
         reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
         certified = None if found.refused else found.holds.double().mean().item()
-        # What PGD left and no bound proved is undecided.
-        left = self._left[properties[0].eps]
-        undecided = None if left is None or certified is None else left - certified
-        unattacked = reason if undecided is not None else reason or "PGD had no time"
+        # What the attacks left and no bound proved is undecided.
+        broken = self._broken.get(properties[0].eps)
+        undecided = (
+            None
+            if broken is None or certified is None
+            else (~broken).double().mean().item() - certified
+        )
+        unattacked = reason if undecided is not None else reason or "the attacks had no time"
         metrics = [
             Metric(
                 "certified_accuracy",

@@ -209,6 +209,31 @@ def test_quality_under_attack_is_asked_where_an_attack_was_run() -> None:
     assert cell.losses == ("ε = 1/100", "ε = 1/50")
 
 
+def test_quality_under_attack_is_by_the_strongest_attack_that_both_arms_have() -> None:
+    def answered(arms: tuple[str, ...]) -> MatrixCell:
+        """Of rows in which these arms have the worst of AutoAttack's attacks beside PGD."""
+        rows = []
+        for eps in (0.01, 0.02):
+            weak = {"gelu": (0.8, 0.81, 0.82), "relu": (0.7, 0.71, 0.73)}
+            rows += metric_rows("pgd_accuracy", weak, "bounds", eps=eps)
+            strong = {name: [each - 0.2 for each in weak[name]] for name in arms}
+            strong |= {"relu": (0.5, 0.51, 0.54)} if "relu" in arms else {}
+            rows += metric_rows("attacked_accuracy", strong, "bounds", eps=eps)
+            by_one = {name: [each + 0.1 for each in strong[name]] for name in arms}
+            rows += metric_rows("attacked_accuracy", by_one, "bounds", eps=eps, method="square")
+        (matrix,) = read_run(rows).matrices
+        (row,) = [row for row in matrix.rows if row.endpoint.question == "accuracy under attack"]
+        return row.cells["w"]
+
+    cell = answered(("gelu", "relu"))
+    assert cell.label.startswith("mean over ε, APGD and Square")
+    assert cell.estimate.mean == pytest.approx(-0.28 / 3)
+    # An arm without the newer rows: both are read by PGD, which the label says.
+    older = answered(("gelu",))
+    assert older.label.startswith("mean over ε, PGD")
+    assert older.estimate.mean == pytest.approx(-0.29 / 3)
+
+
 def test_a_table_marks_only_what_its_own_adjustment_leaves() -> None:
     strong, weak = Estimate(0.02, 0.01, 0.03, 5, p=0.001), Estimate(0.01, 0.001, 0.019, 5, p=0.03)
     quiet = [GridCell("0", difference=Estimate(i / 1e4, -0.1, 0.1, 5, p=0.5)) for i in range(5)]

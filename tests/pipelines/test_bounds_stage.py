@@ -20,6 +20,7 @@ from written import affine, bench_of
 
 from evalsuite import Bench, Metric, Network, Property, Split, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
+from netverify.attacks import ATTACKS
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module
 from pipelines.bounds import limits as limits_module
@@ -192,6 +193,14 @@ def test_accuracies_and_verdicts_agree(reported: Reported) -> None:
         upper = value(metrics, "pgd_accuracy", eps=eps, **norm)
         assert upper == pytest.approx(1 - list(attacked.values()).count(Verdict.VIOLATED) / 15)
         assert upper <= clean
+        # By AutoAttack's attacks: a sample stands where all of them fail.
+        broken = verdicts(metrics, eps=eps, method="worst-attack", **norm)
+        worst = value(metrics, "attacked_accuracy", eps=eps, **norm)
+        assert worst == pytest.approx(1 - list(broken.values()).count(Verdict.VIOLATED) / 15)
+        for attack in ATTACKS:
+            assert worst <= value(metrics, "attacked_accuracy", eps=eps, method=attack, **norm)
+            assert value(metrics, "attacked_accuracy", eps=eps, method=attack, **norm) <= clean
+        either = [Verdict.VIOLATED in (attacked[i], broken[i]) for i in range(15)]
         certified = {}
         for method in METHODS:
             said = verdicts(metrics, eps=eps, method=method, **norm)
@@ -199,15 +208,13 @@ def test_accuracies_and_verdicts_agree(reported: Reported) -> None:
             certified[method] = value(metrics, "certified_accuracy", eps=eps, method=method, **norm)
             assert certified[method] == pytest.approx(list(said.values()).count(Verdict.HOLDS) / 15)
             undecided = row(metrics, "undecided_fraction", eps=eps, method=method, **norm)
-            assert undecided.value == pytest.approx(upper - certified[method])
+            assert undecided.value == pytest.approx(1 - sum(either) / 15 - certified[method])
             assert (undecided.value or 0) >= 0
-            assert not any(
-                said[i] is Verdict.HOLDS and each is Verdict.VIOLATED
-                for i, each in attacked.items()
-            )
+            assert not any(said[i] is Verdict.HOLDS and either[i] for i in range(15))
         assert certified["ibp"] <= certified["crown"] <= certified["alpha-crown"]
-    small, large = (value(metrics, "pgd_accuracy", eps=eps, **norm) for eps in stage.eps)
-    assert large <= small
+    for name in ("pgd_accuracy", "attacked_accuracy"):
+        small, large = (value(metrics, name, eps=eps, **norm) for eps in stage.eps)
+        assert large <= small
     assert value(metrics, "certified_accuracy", eps=stage.eps[0], method="crown", **norm) > 0.5
 
 
@@ -384,13 +391,17 @@ def test_the_pace_is_remembered_from_radius_to_radius(
     subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
     work = work_on(subject, data, Bounds(samples=5, eps=(0.01, 0.02)), seconds=30)
     work.at(0.01)
-    work._pace.slowest.update(dict.fromkeys(("pgd", *METHODS), 100.0))
+    work._pace.slowest.update(dict.fromkeys(("pgd", *ATTACKS, *METHODS), 100.0))
     metrics = work.at(0.02)
-    for method in ("pgd", "ibp", "crown", "alpha-crown"):
+    for method in ("pgd", "worst-attack", "ibp", "crown", "alpha-crown"):
         said = verdicts(metrics, eps=0.02, method=method)
         assert Verdict.TIMEOUT in said.values()
         assert Verdict.HOLDS not in said.values()
-    for name, setting in (("pgd_accuracy", {}), ("undecided_fraction", {"method": "crown"})):
+    for name, setting in (
+        ("pgd_accuracy", {}),
+        ("attacked_accuracy", {}),
+        ("undecided_fraction", {"method": "crown"}),
+    ):
         assert "in time" in row(metrics, name, eps=0.02, **setting).reason
 
 

@@ -352,6 +352,9 @@ def test_the_last_position_of_a_gpt_is_bounded() -> None:
         if each.name == "pgd_accuracy" and each.setting["eps"] == 0.25
     )
     assert attacked == 0.0
+    worst = [each for each in metrics if each.name == "attacked_accuracy"]
+    assert [each.value for each in worst] == [None, None]
+    assert all("vectors of tokens" in each.reason for each in worst)
 
 
 @pytest.mark.slow

@@ -218,6 +218,9 @@ def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) 
     assert values(certified)["clean_accuracy"] == 1.0
     assert values(certified, eps=0.1, method="graph-crown")["certified_accuracy"] == 1.0
     assert values(certified, eps=0.3)["pgd_accuracy"] == 0.0
+    worst = [each for each in certified.metrics if each.name == "attacked_accuracy"]
+    assert [each.value for each in worst] == [None] * 4
+    assert all("of classifiers" in each.reason for each in worst)
 
 
 def test_what_asks_nothing_is_not_verified(tmp_path: Path) -> None:

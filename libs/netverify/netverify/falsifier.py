@@ -179,7 +179,7 @@ def _descend(
         lambda points: slack(module(points), asked), point, low, high, steps, 0.01, into, directions
     ):
         for index in torch.nonzero(_broken(margins, asked))[:, 0].tolist():
-            if tensors[index] is None and _violates_alone(module, met[index], asked[index]):
+            if tensors[index] is None and violates_alone(module, met[index], asked[index]):
                 tensors[index] = met[index].clone()
         if all(tensor is not None for tensor in tensors):
             break
@@ -187,7 +187,7 @@ def _descend(
 
 
 @torch.no_grad()
-def _violates_alone(module: nn.Module, point: torch.Tensor, property_: Property) -> bool:
+def violates_alone(module: nn.Module, point: torch.Tensor, property_: Property) -> bool:
     # A batch of one may round differently from a large batch, and one input is what the user would
     # replay.
     return property_.contains(point) and bool(violated(module(point[None]), [property_]))

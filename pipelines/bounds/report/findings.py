@@ -25,6 +25,7 @@ from evalsuite import (
     where_text,
 )
 from pipelines.bounds.report.tables import (
+    ACCURACY,
     BoundsTable,
     Height,
     M,
@@ -180,7 +181,7 @@ def _headline(table: BoundsTable) -> str:
 
 def _at(table: BoundsTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
     """At each radius, of the tightest method."""
-    method = "" if metric == M.ATTACKED else table.tightest
+    method = "" if metric == table.attack else table.tightest
     return [(eps, table.compared(variant, Place(metric, eps, method))) for eps in table.radii]
 
 
@@ -195,7 +196,7 @@ def _variant_sentences(table: BoundsTable) -> list[str]:
     """Where each variant differs in what is certified, attacked and undecided."""
     told = (
         (M.CERTIFIED, "certified accuracy", ("higher", "lower")),
-        (M.ATTACKED, "PGD accuracy", ("higher", "lower")),
+        (table.attack, ACCURACY[table.attack], ("higher", "lower")),
         (M.UNDECIDED, "undecided", ("more", "less")),
     )
     scale = common_scale(
@@ -254,7 +255,9 @@ def _gap_sentence(table: BoundsTable) -> str:
         f"at ε = {radius_text(eps)}: {', '.join(names)}"
         for eps, names in sorted(grouped(most).items())
     )
-    return sentence(f"What neither PGD nor {table.tightest} decides is most ", told, "; ")
+    return sentence(
+        f"What neither {table.attackers} nor {table.tightest} decides is most ", told, "; "
+    )
 
 
 def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:

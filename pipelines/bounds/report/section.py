@@ -115,9 +115,9 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
     places = [place for variant, place in table.found if variant in variants]
     eps = {
         metric: {place.eps for place in places if place.metric == metric}
-        for metric in (M.CERTIFIED, M.ATTACKED)
+        for metric in (M.CERTIFIED, table.attack)
     }
-    radii = [radius for radius in table.radii if radius in eps[M.CERTIFIED] | eps[M.ATTACKED]]
+    radii = [radius for radius in table.radii if radius in eps[M.CERTIFIED] | eps[table.attack]]
     caption = NOTES["curves figure"] + " ε is on a log scale." * is_geometric(radii)
     if len(eps[M.CERTIFIED]) < 2:
         return Drawing(
@@ -131,7 +131,9 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
         (place.metric, place.method) == (M.UNDECIDED, tightest) for place in places
     ):
         shown.append((f"undecided by {tightest}", M.UNDECIDED, tightest))  # There is a place left.
-        caption += f" The last panel: what PGD did not break and {tightest} did not prove."
+        caption += (
+            f" The last panel: what {table.attackers} did not break and {tightest} did not prove."
+        )
     with panels(
         len(shown),
         columns,
@@ -144,7 +146,7 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
         for axes, (told, metric, method) in zip(figure.grid.flat, shown, strict=False):
             radius_axis(axes, radii)
             if metric == M.CERTIFIED:
-                _curves(axes, _points(table, variants, M.ATTACKED), radii, dashed=True)
+                _curves(axes, _points(table, variants, table.attack), radii, dashed=True)
             _curves(axes, _points(table, variants, metric, method), radii, dashed=False)
             axes.set_title(told)
             axes.set_ylim(-3, 103)
@@ -287,21 +289,25 @@ def _attacked(run: Run, workload: str, variant: str) -> Evidence | None:
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)
     if table is None or not any(
-        place.metric == M.ATTACKED for each in tables for _, place in each.found
+        place.metric == each.attack for each in tables for _, place in each.found
     ):
         return None
     tests = []
     for eps in table.radii:
-        place = Place(M.ATTACKED, eps)
+        place = Place(table.attack, eps)
         own, other = (table.values(name, place) for name in (variant, table.baseline))
         lacking = variant if not own else table.baseline
-        reason = "" if own and other else f"{lacking}: {table.reason(lacking, M.ATTACKED)}"
+        reason = "" if own and other else f"{lacking}: {table.reason(lacking, table.attack)}"
         tests.append(Contrast(f"ε = {radius_text(eps)}", own, other, reason))
     if not tests:
         return Evidence(
-            Contrast("mean over ε, PGD", reason=f"{variant}: {table.reason(variant, M.ATTACKED)}")
+            Contrast(
+                f"mean over ε, {table.attackers}",
+                reason=f"{variant}: {table.reason(variant, table.attack)}",
+            )
         )
-    return Evidence(replace(mean_test(tests), label=f"mean over ε, PGD, {table.ball}"), tests)
+    label = f"mean over ε, {table.attackers}, {table.ball}"
+    return Evidence(replace(mean_test(tests), label=label), tests)
 
 
 def _layers(compared: pd.DataFrame) -> pd.Series[bool]:
@@ -337,6 +343,11 @@ SECTION = Section(
             "The share of test samples whose class an attack by projected gradient descent did not"
             " change: an upper limit of what is robust."
         ),
+        "accuracy under attack": (
+            "The share of test samples whose class none of AutoAttack's attacks APGD (on cross"
+            " entropy and on the difference of logits ratio) and Square changed; of earlier rows"
+            " PGD accuracy."
+        ),
         "certified radius": (
             "The radius of the largest ball around a sample in which its class was proven."
         ),
@@ -346,7 +357,7 @@ SECTION = Section(
             "One whose input may be of either sign in a ball: where a ReLU is not linear."
         ),
     },
-    spelled={"pgd": "PGD"},
+    spelled={"pgd": "PGD", "apgd-ce": "APGD-CE", "apgd-dlr": "APGD-DLR", "square": "Square"},
     kept=_layers,
-    pictures=lambda folder: counterexample_pictures(folder, (M.ATTACKED, M.CERTIFIED)),
+    pictures=lambda folder: counterexample_pictures(folder, (M.WORST, M.ATTACKED, M.CERTIFIED)),
 )

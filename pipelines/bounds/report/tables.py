@@ -46,6 +46,7 @@ class M:
     """The metrics of the stage."""
 
     CERTIFIED, ATTACKED, UNDECIDED = "certified_accuracy", "pgd_accuracy", "undecided_fraction"
+    WORST = "attacked_accuracy"
     RADIUS, MEDIAN, CLEAN = "certified_radius", "certified_radius_median", "clean_accuracy"
     WIDTH, UNSTABLE, SECONDS, MEMORY = "bound_width", "unstable_neurons", "seconds", "peak_memory"
     LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stable_off_share"
@@ -54,7 +55,7 @@ class M:
 # Which way is better, where that is not more.
 _NEITHER = (M.UNDECIDED, M.UNSTABLE, M.LAYER_UNSTABLE, M.LAYER_OFF, M.SECONDS, M.MEMORY)
 _WAYS = {M.WIDTH: -1, M.LAYER_WIDTH: -1, **dict.fromkeys(_NEITHER, 0)}
-METRICS = (M.CERTIFIED, M.ATTACKED, M.RADIUS, M.MEDIAN, M.CLEAN, *_WAYS)
+METRICS = (M.CERTIFIED, M.WORST, M.ATTACKED, M.RADIUS, M.MEDIAN, M.CLEAN, *_WAYS)
 # From loose to tight.
 TIGHTNESS = (
     "graph-ibp",
@@ -68,7 +69,11 @@ TIGHTNESS = (
 )
 # Questions: by radii, else by their curve.
 AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"
-ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
+# The attack that a table's upper limit is by: the metric, and what readers see. The first is the
+# worst of AutoAttack's attacks, which rows of earlier versions do not have.
+ATTACKS = {M.WORST: "APGD and Square", M.ATTACKED: "PGD"}
+ACCURACY = {M.WORST: "accuracy under attack", M.ATTACKED: "PGD accuracy"}
+ATTACK = "pgd"  # Stands for the curve of what the attack did not break, whichever it was.
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,32 @@ class BoundsTable(StepTable):
     def tightest(self) -> str:
         return self.methods[-1] if self.methods else ""
 
+    @cached_property
+    def attack(self) -> str:
+        """The metric of the upper limit: the worst of AutoAttack's attacks where all variants that
+        were attacked have it, else PGD's.
+        """
+        by = {
+            metric: {
+                (name, place.eps)
+                for name, place in self.found
+                if (place.metric, place.method) == (metric, "")
+            }
+            for metric in ATTACKS
+        }
+        return M.WORST if by[M.WORST] and by[M.WORST] >= by[M.ATTACKED] else M.ATTACKED
+
+    @property
+    def attackers(self) -> str:
+        """What the upper limit is by, as readers see it: "PGD"."""
+        return ATTACKS[self.attack]
+
+    def method(self, method: str) -> str:
+        """The name of a curve's method in data files, in which the worst of several attacks is not
+        called PGD.
+        """
+        return "worst-attack" if method == ATTACK and self.attack == M.WORST else method
+
     @property
     def ball(self) -> str:
         """The norm of the balls as readers know it, "L2" or "L∞"."""
@@ -161,7 +192,7 @@ class BoundsTable(StepTable):
             & (rows["step"] == self.step)
             & rows["value"].notna()
         ]
-        rows = rows[rows["metric"].isin((M.CERTIFIED, M.ATTACKED, M.RADIUS))]
+        rows = rows[rows["metric"].isin((M.CERTIFIED, M.WORST, M.ATTACKED, M.RADIUS))]
         told = rows.loc[rows["reason"] != "", ["variant", "metric", "reason"]].itertuples(
             index=False, name=None
         )
@@ -180,10 +211,10 @@ class BoundsTable(StepTable):
         return self.measured.reason(self.workload, variant, self.step, metric)
 
     def values(self, variant: str, place: Place) -> dict[int, float]:
-        """Seed -> value. What is undecided is what PGD left and the method did not prove."""
+        """Seed -> value. What is undecided is what the attack left and the method did not prove."""
         own = self.found.get((variant, place))
         if own is None and place.metric == M.UNDECIDED:
-            left = self.found.get((variant, Place(M.ATTACKED, place.eps)), {})
+            left = self.found.get((variant, Place(self.attack, place.eps)), {})
             proven = self.found.get((variant, Place(M.CERTIFIED, place.eps, place.method)), {})
             own = {seed: left[seed] - proven[seed] for seed in sorted(left.keys() & proven.keys())}
         return dict(own or {})
@@ -372,8 +403,8 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
 def heights(
     tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False
 ) -> list[Height]:
-    """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within
-    each family, but what the screen asks has its p.
+    """One for each table, method and variant but the baseline, and of the attack's curve; Holm's p
+    within each family, but what the screen asks has its p.
 
     `turned`: over the other axis, see `height`.
     """
@@ -383,7 +414,7 @@ def heights(
         if len(table.radii) > 1
         for method in (
             *reversed(table.methods),
-            *[ATTACK] * any(place.metric == M.ATTACKED for _, place in table.found),
+            *[ATTACK] * any(place.metric == table.attack for _, place in table.found),
         )
         for variant in table.others
     ]
@@ -404,10 +435,10 @@ def height(table: BoundsTable, method: str, variant: str, *, turned: bool = Fals
     geometric grid an area over the radius itself would be the largest radius's for the most part,
     where little is certified of any network.
     """
-    metric, of = (M.ATTACKED, "") if method == ATTACK else (M.CERTIFIED, method)
+    metric, of = (table.attack, "") if method == ATTACK else (M.CERTIFIED, method)
     told = {
         "own": table.reason(variant, metric),
-        "other": f"the baseline has no curve of {method}",
+        "other": f"the baseline has no curve of {table.attackers if method == ATTACK else method}",
         "seed": "no seed in common with the baseline",
         "range": "one radius is no curve",
         "point": "one radius is no curve",

@@ -66,10 +66,11 @@ def eps_cell(eps: float | None) -> GridCell:
 
 
 def decisions_grid(table: BoundsTable) -> Grid | None:
-    """Certified, left by PGD, and undecided, at each radius; of the tightest method."""
+    """Certified, left by the attack, and undecided, at each radius; of the tightest method."""
     kinds = (
         (M.CERTIFIED, table.tightest, "certified"),
-        (M.ATTACKED, "", "PGD"),
+        (table.attack, "", table.attackers),
+        *[(M.ATTACKED, "", "PGD")] * (table.attack != M.ATTACKED),
         (M.UNDECIDED, table.tightest, "undecided"),
     )
     places = [
@@ -114,8 +115,8 @@ def _eps_grid(
 
 
 def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False) -> Grid | None:
-    """A row per table and method, a column per variant: of the tightest method and PGD, or of
-    all others.
+    """A row per table and method, a column per variant: of the tightest method and the attack, or
+    of all others.
     """
     found = [
         height
@@ -130,7 +131,7 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
             "workload": each.table.workload,
             "step": each.table.step,
             "norm": each.table.norm,
-            "method": each.method,
+            "method": each.table.method(each.method),
             "variant": each.variant,
             "baseline": baseline,
             "logarithmic": each.table.logarithmic,
@@ -140,7 +141,7 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
     ]
     tests = [other.family for other in every if other.p is not None]
     counts = {f"{_told(each)} in {each.table.ball}": tests.count(each.family) for each in found}
-    told = "; looser methods)" if looser else "; PGD's, an upper limit, for comparison)"
+    told = "; looser methods)" if looser else "; that under attack, an upper limit, for comparison)"
     return sheet.grid(
         "bounds-heights" + "-looser" * looser,
         f"Mean height of certified curves above {baseline}'s (pp of samples{told}",
@@ -152,7 +153,7 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
 
 
 def _told(height: Height) -> str:
-    return "PGD" if height.method == ATTACK else height.method
+    return height.table.attackers if height.method == ATTACK else height.method
 
 
 def _range(height: Height) -> str:
