@@ -239,3 +239,74 @@ def test_texts_that_are_cut_or_empty_are_told() -> None:
     assert told(30).startswith(wanted)
     texts[3] = ""
     assert told(200) == "1 of 40 have no token"
+
+
+SETUP = """
+import numpy as np, torch
+from torch.utils.data import *
+X = torch.tensor(np.random.default_rng(0).normal(size=(60, 3)), dtype=torch.float32)
+Y = torch.arange(60) % 3
+class Plain(Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, i): return X[i], int(Y[i])
+class Flipped(Plain):
+    def __getitem__(self, i): return X[i].flip(0) if torch.rand(()) < 0.5 else X[i], int(Y[i])
+class Listed(Plain):
+    classes, class_to_idx = ["c", "a", "b"], {"c": 0, "a": 1, "b": 2}
+class Contradictory(Listed):
+    class_to_idx = {"a": 0, "b": 1, "c": 2}
+"""
+
+
+def returned(value: str) -> Data:
+    Path("my.py").write_text(f"{SETUP}\ndef make():\n    return {value}\n")
+    return read("my.py:make")
+
+
+def samples(data: Data) -> int:
+    parts = (data.train, data.calibration, data.validation, data.test)
+    return sum(len(part) for part in parts)
+
+
+@pytest.mark.parametrize("dataset", ["Plain()", "TensorDataset(X, Y)"])
+def test_a_loader_gives_the_samples_that_its_sampler_draws(dataset: str) -> None:
+    assert samples(returned(f"DataLoader({dataset}, 8, shuffle=True)")) == 60
+    drawn = "sampler=SubsetRandomSampler(range(30, 59))"
+    data = returned(f"DataLoader({dataset}, 8, {drawn})")
+    assert samples(data) == 29
+    whole = returned(dataset)
+    assert float(data.train.inputs[:].sum()) != float(whole.train.inputs[:].sum())
+    for sampler in (
+        "sampler=WeightedRandomSampler([1.0] * 60, 60)",
+        "batch_sampler=BatchSampler(WeightedRandomSampler([1.0] * 60, 60), 8, False)",
+        "batch_sampler=[[0, 1], [2, 3]]",
+    ):
+        given = sampler if "batch" in sampler else f"batch_size=8, {sampler}"
+        with pytest.raises(OwnError, match=r"the loader draws samples by \w+; give the data set"):
+            returned(f"DataLoader({dataset}, {given})")
+
+
+def test_a_data_set_that_changes_some_samples_at_random_is_refused() -> None:
+    with pytest.raises(OwnError, match=r"sample \d+ is another at each reading"):
+        returned("Flipped()")
+
+
+def test_a_data_set_that_numbers_its_classes_in_two_ways_is_refused() -> None:
+    assert returned("Listed()").class_names == ("c", "a", "b")
+    with pytest.raises(OwnError, match="'c' is 0 by `classes`, 2 by `class_to_idx`"):
+        returned("Contradictory()")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("X.to_sparse(), Y", "input 0 is sparse, or nested; give it as .to_dense"),
+        ("X.to_sparse_csr(), Y", "input 0 is sparse, or nested; give it as .to_dense"),
+        ("np.ma.masked_greater(X.numpy(), 1.5), Y", "input 0 has [0-9]+ masked entries; fill them"),
+        ("X, np.ma.masked_equal(Y.numpy(), 2)", "y has 20 masked entries; fill them, or leave"),
+        ("X, Y, torch.arange(60)", "each of the 60 samples has a class of its own: identifiers"),
+    ],
+)
+def test_arrays_that_say_less_than_they_seem_are_refused(value: str, said: str) -> None:
+    with pytest.raises(OwnError, match=said):
+        returned(value)

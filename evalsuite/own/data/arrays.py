@@ -139,12 +139,20 @@ def targets_of(array: Any, said: str) -> np.ndarray:
     """Targets, one for each sample, of a type that a task could read. Raises OwnError: they are
     not.
     """
+    _check_masked(array, said)
     targets = np.asarray(array)
     if targets.ndim == 0:
         raise OwnError(f"{said} is one {targets.dtype}; give each sample its target")
     if targets.dtype.kind not in "iufbUS":
         raise OwnError(f"{said} is of type {targets.dtype}; give numbers or texts")
     return targets
+
+
+def _check_masked(array: Any, said: str) -> None:
+    """Refuse numbers that a mask hides: without it they would be taken as they are."""
+    hidden = int(np.ma.getmaskarray(array).sum()) if isinstance(array, np.ma.MaskedArray) else 0
+    if hidden:
+        raise OwnError(f"{said} has {hidden:,} masked entries; fill them, or leave the samples out")
 
 
 def where_in(said: str, unit: str = ", sample ") -> Callable[[int], str]:
@@ -160,6 +168,9 @@ def tensor_of(array: Any, said: str) -> torch.Tensor:
     """An array (samples, ...) as inputs: see `as_input`. Raises OwnError for what is no number,
     and for one alone.
     """
+    if isinstance(array, torch.Tensor) and (array.layout != torch.strided or array.is_nested):
+        raise OwnError(f"{said} is sparse, or nested; give it as .to_dense()")
+    _check_masked(array, said)
     if not isinstance(array, torch.Tensor):
         array = np.asarray(array)
         if array.dtype.kind not in "iufb":

@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     default_collate,
 )
@@ -34,6 +38,7 @@ from opgraph.inputs import Inputs, contents, leaves, mapped
 
 _BATCH = 64
 _GLANCE = 64  # samples whose content stands for a data set that is read lazily
+_AGAIN = 16  # samples that are read twice
 _TAKEN = (
     "return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a"
     " mapping of such with the keys train, validation, test"
@@ -177,6 +182,14 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
         else None
     )
     names = getattr(labels, "names", None) or getattr(dataset, "classes", None)
+    numbers = getattr(dataset, "class_to_idx", None)
+    if isinstance(numbers, Mapping) and isinstance(names, (list, tuple)):
+        # Both are torchvision's; where they contradict each other it is open which is right.
+        wrong = next((i for i, name in enumerate(names) if numbers.get(name, i) != i), None)
+        if wrong is not None:
+            cure = "put `classes` in the order of the numbers"
+            numbered = f"{names[wrong]!r} is {wrong} by `classes`, {numbers[names[wrong]]} by"
+            raise OwnError(f"{said}: the data set's {numbered} `class_to_idx`; {cure}")
     are_texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     return tuple(names) if are_texts and names else ()
 
@@ -227,7 +240,7 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
         if given.batch_sampler is None and not isinstance(given.dataset, IterableDataset):
             cure = "give a data set of single samples, and a batch_size"
             raise OwnError(f"{said}: the loader's data set gives whole batches; {cure}")
-        given, collate = given.dataset, given.collate_fn or default_collate
+        given, collate = _sampled(given, said), given.collate_fn or default_collate
     # 2. What is drawn at random needs a length and indices; arrays may come in any usual form.
     if isinstance(given, IterableDataset):
         cure = (
@@ -267,6 +280,25 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     if not len(given):
         raise OwnError(f"{said}: the data set is empty; give it samples")
     return _scanned(Lazy(given, collate, source), said)
+
+
+def _sampled(loader: DataLoader[Any], said: str) -> Any:
+    """A loader's data set, or those of its samples that its sampler draws, in their order. Raises
+    OwnError: some are drawn more often than others, or by rules of the user's own.
+    """
+    batches, dataset = loader.batch_sampler, loader.dataset
+    if batches is None or isinstance(dataset, IterableDataset):
+        return dataset  # which is refused for that
+    sampler = batches.sampler if type(batches) is BatchSampler else batches
+    if isinstance(sampler, SubsetRandomSampler):
+        places = sorted(int(place) for place in sampler.indices)
+        if isinstance(dataset, TensorDataset):
+            return TensorDataset(*(tensor[places] for tensor in dataset.tensors))
+        return Subset(dataset, places)
+    if isinstance(sampler, (SequentialSampler, RandomSampler)):
+        return dataset
+    cure = "give the data set itself, where each sample counts once, or a torch Subset of it"
+    raise OwnError(f"{said}: the loader draws samples by {type(sampler).__name__}; {cure}")
 
 
 def _apart(
@@ -365,10 +397,14 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
         keys += _keys(batch)
         low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
     # 2. A sample that is another at each reading has random changes in it, which would be in
-    # validation and test too.
-    if _keys(inputs.read([0])) != keys[:1]:
-        cure = "take random changes out of the data set, and put them into `augment: my.py:augment`"
-        raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
+    # validation and test too. One may be the same by chance, as where half of them are flipped.
+    for place in sorted({int(each) for each in np.linspace(0, len(inputs) - 1, _AGAIN)}):
+        if _keys(inputs.read([place])) != keys[place : place + 1]:
+            cure = (
+                "take random changes out of the data set, and put them into"
+                " `augment: my.py:augment`"
+            )
+            raise OwnError(f"{said}: sample {place} is another at each reading; {cure}")
     inputs.known = keys
     # 3. The targets as one tensor, or one list.
     if isinstance(targets[0], Mapping):
@@ -394,7 +430,7 @@ def _glance(given: Any, reference: str) -> list[Any]:
     # length.
     collate: Collate = default_collate
     if isinstance(given, DataLoader):
-        given, collate = given.dataset, given.collate_fn or default_collate
+        given, collate = _sampled(given, reference), given.collate_fn or default_collate
     if isinstance(given, TensorDataset):
         given = given.tensors
     if isinstance(given, Split):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Kind = Literal["classes", "places", "tags", "tokens", "labels", "values", "vectors", "heads", ""]
 _SHOWN = 60
 _BEYOND = 2**63  # of a label's size: there is no whole number of 64 bits
+_FEWEST_ALONE = 20  # samples, each with a class of its own, that are no classes
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
 
 
@@ -397,6 +398,11 @@ def _classes(
     for name, targets in numbers.items():
         _check_range(targets, classes.count, parts[name], of_test=name != "train")
     seen = numbers["train"][numbers["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
+    if single and not naming.chosen and len(seen) == len(numbers["train"]) >= _FEWEST_ALONE:
+        raise OwnError(
+            f"{train.where(-1)}: each of the {len(seen)} samples has a class of its own:"
+            " identifiers are no classes; give other targets, or list the classes with `labels`"
+        )
     if single and len(seen) == 1:
         only = (
             classes.names[int(seen)]
