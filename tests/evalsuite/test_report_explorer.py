@@ -105,7 +105,8 @@ def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them(fold
         "settings": ["eps=0.0625"],
     }
     assert place.items() <= picture.items()
-    assert {"pgd_accuracy", "certified_accuracy"} == {*picture["metrics"]}
+    metrics = {"attacked_accuracy", "pgd_accuracy", "certified_accuracy"}
+    assert metrics == {*picture["metrics"]}
     assert picture["text"].startswith(
         "relu, seed 1: test sample 5 is of class 3, and an input within ε = 0.0625 of it"
     )
