@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from benchmarks.sample_intervals import coverage, no_worse
 from evalsuite.report.paired_samples import (
     Differences,
     FewDifferences,
-    Paired,
     RightAndWrong,
     paired_samples,
     sample_estimate,
@@ -139,71 +139,23 @@ def test_how_many_samples_would_tell() -> None:
     assert samples_needed(sample_estimate(RightAndWrong(49_000, 6, 6, 988)), 0.005) is None
 
 
-def _networks(
-    rng: np.random.Generator, samples: int, moved: float
-) -> tuple[Paired, Paired, float, float]:
-    """Two linear networks that were trained on noisy labels, compared on a few samples by accuracy
-    and by loss, with the differences that they have on all that there could be.
-    """
-    truth = rng.normal(size=8)
-    first = truth + 0.3 * rng.normal(size=8)
-    second = first + moved * rng.normal(size=8)
-
-    def scores(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        x = rng.normal(size=(count, 8))
-        label = x @ truth + 0.5 * rng.normal(size=count) > 0
-        logits = [x @ weights for weights in (second, first)]
-        right = [((logit > 0) == label).astype(float) for logit in logits]
-        loss = [np.logaddexp(0, np.where(label, -logit, logit)) for logit in logits]
-        return [(right[0], right[1]), (loss[0], loss[1])]
-
-    (right, loss), (every_right, every_loss) = scores(samples), scores(60_000)
-    paired = [paired_samples(*each) for each in (right, loss)]
-    assert paired[0] is not None
-    assert paired[1] is not None
-    wanted = [float((own - other).mean()) for own, other in (every_right, every_loss)]
-    return paired[0], paired[1], wanted[0], wanted[1]
-
-
-def _coverage(count: int, samples: int, seed: int) -> tuple[float, float]:
-    rng = np.random.default_rng(seed)
-    inside = np.zeros(2)
-    for _ in range(count):
-        *paired, accuracy, loss = _networks(rng, samples, 0.2)
-        for place, (each, wanted) in enumerate(zip(paired, (accuracy, loss), strict=True)):
-            low, high = each.interval()
-            inside[place] += low <= wanted <= high
-    return float(inside[0] / count), float(inside[1] / count)
-
-
 def test_intervals_cover_what_networks_differ_by() -> None:
-    for covered in _coverage(150, 400, seed=0):
+    for covered in coverage(150, 400, seed=0):
         assert 0.90 <= covered <= 0.99
 
 
 @pytest.mark.slow
 def test_intervals_cover_95_percent_of_a_thousand_networks() -> None:
-    for covered in _coverage(1000, 400, seed=1):
+    for covered in coverage(1000, 400, seed=1):
         assert 0.935 <= covered <= 0.965
 
 
-def _no_worse(count: int, discordant: float) -> float:
-    """How often a network that is truly no worse is called so, by half a point on 5,000 samples."""
-    rng = np.random.default_rng(4)
-    drawn = rng.multinomial(5000, [0.95, discordant / 2, discordant / 2, 0.05 - discordant], count)
-    called = [margin_p(sample_estimate(RightAndWrong(*map(int, row))), 0.005, 1) for row in drawn]
-    return sum(p is not None and p <= 0.05 for p in called) / count
-
-
 def test_a_network_that_is_no_worse_is_called_so() -> None:
-    assert _no_worse(1000, 0.01) >= 0.9
+    assert no_worse(1000, 0.01) >= 0.9
 
 
 def test_a_network_that_is_worse_by_the_margin_is_seldom_called_no_worse() -> None:
-    rng = np.random.default_rng(5)
-    drawn = rng.multinomial(5000, [0.945, 0.0025, 0.0075, 0.045], 1000)
-    estimates = [sample_estimate(RightAndWrong(*map(int, row))) for row in drawn]
-    assert sum((margin_p(each, 0.005, 1) or 1) <= 0.05 for each in estimates) <= 45  # of 25
+    assert no_worse(1000, 0.01, lost=0.005) <= 0.045  # of 2.5 %
 
 
 def test_an_estimate_keeps_its_samples_where_its_interval_is_cut() -> None:
