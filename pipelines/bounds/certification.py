@@ -16,6 +16,7 @@ import torch
 from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, is_file, pieces
 from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.falsifier import falsify
+from opgraph.recurrent import refuse_recurrent
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.attacks import EMBEDDED, any_of, budget
 from pipelines.bounds.embedding import UNBOUNDED, embedded
@@ -62,6 +63,7 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
         raise Unsupported(
             "the network is an ONNX file of integers, which a step before wrote; smt verifies it"
         )
+    refuse_recurrent(network.module, "bounded")
     # 2. Tokens that cannot be cut off at their embedding, and networks that auto_LiRPA refuses, are
     # bounded by the graph, whose rows tell the refusal.
     deadline = time.monotonic() + SHARE * bench.time_limit

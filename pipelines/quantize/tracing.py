@@ -15,6 +15,7 @@ from evalsuite import Unsupported
 from lambda_gelu import census
 from opgraph.inputs import Inputs
 from opgraph.modules import in_modules
+from opgraph.recurrent import refuse_recurrent
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RESERVED = ("quantize_", "value_")  # how the quantizers of a network are named
@@ -64,13 +65,8 @@ def trace(
     Raises:
         Unsupported: it cannot be read, or something hangs on a layer that its graph would lose.
     """
+    refuse_recurrent(module, "quantized")
     for path, layer in module.named_modules():
-        # It would be unrolled into as many layers as the sample has steps, of a batch of one size.
-        if isinstance(layer, nn.RNNBase):
-            raise Unsupported(
-                f"{path or 'the network'} ({type(layer).__name__}): recurrent layers are not"
-                " quantized"
-            )
         # An activation is taken as it is, BatchNorm folded, and a layer rewritten: what hangs on
         # them would be lost.
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):

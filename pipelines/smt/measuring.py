@@ -32,6 +32,7 @@ from evalsuite import (
     write_counterexamples,
 )
 from netverify.falsifier import falsify
+from opgraph.recurrent import refuse_recurrent
 from pipelines.smt.methods import (
     JOB_ENDS,
     SOLVING_SHARE,
@@ -59,6 +60,8 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
             f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or"
             " interval; a regression asks for one by its option `tolerance`"
         )
+    if not is_file(network):
+        refuse_recurrent(network.module, "verified")
     # 1. A network of integers has an exact search of its own.
     if not is_file(network) and (
         network.deployed is not None or (network.integer is not None and asks != "interval")

@@ -10,6 +10,7 @@ import torch
 
 from evalsuite import Bench, Direction, Metric, Network, Property, Subject, Unsupported, subjects
 from netverify.certificate import SwapBounds
+from opgraph.recurrent import refuse_recurrent
 
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
@@ -82,6 +83,7 @@ class _Part:
 def _part(subject: Subject, check: Callable[[], None]) -> _Part:
     network = subject.network
     before = network.module if network.unswapped is None else network.unswapped
+    refuse_recurrent(before, "bounded")
     swept = SwapBounds(before, network.input_shape, check=check)
     if not swept.swaps:
         raise Unsupported("nothing to swap: the network has no activation but ReLU")

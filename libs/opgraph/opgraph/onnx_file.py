@@ -150,7 +150,7 @@ class _Reader:
             ]
         # 2. What depends on the input becomes nodes of the graph.
         if node.op_type not in _READERS:
-            call.refuse("no reader for this operator; there are " + ", ".join(sorted(_READERS)))
+            call.refuse("no reader for this operator")
         made = _READERS[node.op_type](call, *inputs)
         return list(made) if isinstance(made, tuple) else [made]
 
