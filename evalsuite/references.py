@@ -108,7 +108,25 @@ def blame(error: BaseException, what: str, reference: str) -> OwnError:
     ]
     where = f"{_shown(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else reference
     said = " ".join(str(error).split())[:300]
-    return OwnError(f"{where}: {what} raises {type(error).__name__}{f': {said}' if said else ''}")
+    cure = f"; {fitting_torchvision()}" if said.startswith(WITHOUT_TORCHVISION) else ""
+    raised = f"{type(error).__name__}{f': {said}' if said else ''}"
+    return OwnError(f"{where}: {what} raises {raised}{cure}")
+
+
+WITHOUT_TORCHVISION = "operator torchvision::"
+"""How torch's error begins where the compiled operators of torchvision do not fit it."""
+
+
+def fitting_torchvision() -> str:
+    """How to install the torchvision that belongs to this torch: 0.15 to 2.0, 0.16 to 2.1, ..."""
+    from torch import __version__
+
+    major, minor = __version__.split(".")[:2]
+    wanted = f'"torchvision==0.{int(minor) + 15}.*"' if major == "2" else "torchvision"
+    return (
+        f"it needs the torchvision of torch {__version__}: pip install {wanted}, from the index"
+        " that torch is from"
+    )
 
 
 def line_of(error: BaseException) -> str:

@@ -165,7 +165,9 @@ def load_model(
 
         return load_hugging_face(model, task, classes, start)
     if model.path.startswith("timm:"):
-        return _finished(_from_timm(model, classes), model, start)
+        from evalsuite.own.timm_models import load_timm
+
+        return _finished(load_timm(model, classes), model, start)
     if not is_reference(model.path):
         raise OwnError(f"the model: {model.path!r} names no model; {_HOW}")
     make = _factory(model, run)
@@ -305,40 +307,6 @@ def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
             )
         check_weights(module, model.path)
     return module
-
-
-def _from_timm(model: Model, classes: int | None) -> nn.Module:
-    name = model.path.removeprefix("timm:")
-    try:
-        import timm
-    # it imports torchvision, which raises errors of its own where it does not fit torch
-    except Exception as error:
-        absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        cure = f"pip install {absent}" if absent == "timm" else _torchvision()
-        said = " ".join(str(error).split())[:200]
-        raise OwnError(
-            f"the model: {model.path} needs timm, which cannot be imported ({said}): {cure}"
-        ) from error
-    if not timm.is_model(name):
-        raise OwnError(f"the model: timm has no {name!r}{did_you_mean(name, timm.list_models())}")
-    head = {} if classes is None else {"num_classes": classes}
-    try:
-        module: nn.Module = timm.create_model(name, pretrained=False, **{**head, **model.args})
-    except Exception as error:
-        raise OwnError(
-            f"the model: {model.path} cannot be made: {type(error).__name__}: {error}"
-        ) from error
-    return module
-
-
-def _torchvision() -> str:
-    """How to install the torchvision that belongs to this torch: 0.15 to 2.0, 0.16 to 2.1, ..."""
-    major, minor = torch.__version__.split(".")[:2]
-    wanted = f'"torchvision==0.{int(minor) + 15}.*"' if major == "2" else "torchvision"
-    return (
-        f"timm needs the torchvision of torch {torch.__version__}: pip install {wanted}, from the"
-        " index that torch is from"
-    )
 
 
 def load_weights(module: nn.Module, file: str, key: str = "") -> list[str]:

@@ -498,3 +498,16 @@ def test_timm_is_made_by_name(here: Path) -> None:
     assert refusal("timm:convnext_atto", start="trained") == (
         "the model: timm:convnext_atto is made without weights, but `start: trained`; give `weights`"
     )
+
+
+def test_a_torchvision_of_another_torch_is_told_with_its_cure(here: Path) -> None:
+    # What `import torchvision` does where its compiled operators do not fit this torch.
+    Path("seeing.py").write_text(
+        "import torch\n"
+        "torch.library.register_fake('torchvision::nms')(lambda *_: None)\n"
+        "def make(): pass\n"
+    )
+    said = refusal("seeing.py:make")
+    assert said.startswith("seeing.py:2: importing seeing.py raises RuntimeError: operator")
+    minor = int(torch.__version__.split(".")[1])
+    assert f'pip install "torchvision==0.{minor + 15}.*", from the index that torch is' in said
