@@ -1,4 +1,4 @@
-"""Recurrent layers, which no graph of the typed operations can hold."""
+"""Recurrent layers, of which stages treat none: see `refuse_recurrent`."""
 
 from __future__ import annotations
 
