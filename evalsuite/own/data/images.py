@@ -38,7 +38,7 @@ _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 _TAIL = 64
 # without one of them there is no orientation to ask for
 _MARKS = (b"Exif", b"EXIF", b"eXIf", b"exif", b"Orientation")
-_ORIENTATION, _TURNED, _SIDEWAYS = 0x0112, range(2, 9), range(5, 9)
+ORIENTATION, _TURNED, _SIDEWAYS = 0x0112, range(2, 9), range(5, 9)
 _GREY = ("1", "L")
 _DEEP = ("I", "F")
 _BYTE = 255
@@ -48,7 +48,7 @@ _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 
 
 @dataclass
-class _Images:
+class Encoded:
     """The images of a part: how many, what reads the encoded bytes of one, what names it, and
     their targets.
     """
@@ -68,7 +68,7 @@ class Pictures(Samples):
 
     def __init__(
         self,
-        images: _Images,
+        images: Encoded,
         shape: tuple[int, int, int],
         seen: _Seen,
         source: Source,
@@ -117,14 +117,14 @@ class Pictures(Samples):
                     image = image.resize((width, height), Image.Resampling.BILINEAR)
                 array = np.array(image).reshape(height, width, channels)
         except Exception as error:  # decoders raise errors of many kinds
-            raise _unreadable(self._where(index), error) from error
+            raise unreadable(self._where(index), error) from error
         found = torch.from_numpy(array).permute(2, 0, 1)
         if len(self._kept):
             self._kept[index], self._known[index] = found, True
         return found
 
 
-def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] = ()) -> Raw:
+def raw_of(parts: Mapping[str, Encoded], source: Source, labels: tuple[str, ...] = ()) -> Raw:
     """The images of each part, after a look at each file's head and end. Raises OwnError where one
     is no image, is cut short, or has another size than the first where none is given.
     """
@@ -192,7 +192,7 @@ class _Seen:
         return len(self.turned), self.framed, self.clear
 
 
-def _survey(images: _Images, source: Source) -> _Seen:
+def _survey(images: Encoded, source: Source) -> _Seen:
     """A look at each image. Raises OwnError where one is none, is cut short, is too deep, or of
     another size.
     """
@@ -206,10 +206,10 @@ def _survey(images: _Images, source: Source) -> _Seen:
                 deep = mode.startswith(_DEEP) or _is_deep(image)
                 framed = bool(getattr(image, "is_animated", False))
                 clear = mode in _CLEAR or "transparency" in image.info
-                orientation = image.getexif().get(_ORIENTATION, 1) if _may_be_turned(content) else 1
+                orientation = image.getexif().get(ORIENTATION, 1) if _may_be_turned(content) else 1
             _check_whole(content, form)
         except Exception as error:  # decoders raise errors of many kinds
-            raise _unreadable(images.where(index), error) from error
+            raise unreadable(images.where(index), error) from error
         # 2. All must become the same shape: depth, orientation and size; the first gives the size
         # where none is chosen.
         if deep:
@@ -287,7 +287,7 @@ def _other_size(where: str, shape: tuple[int, int], first: tuple[int, int]) -> O
     return OwnError(f"{where}: {said}; say `size: [{first[0]}, {first[1]}]` to have each resized")
 
 
-def _unreadable(where: str, error: BaseException) -> OwnError:
+def unreadable(where: str, error: BaseException) -> OwnError:
     said = " ".join(str(error).split())
     if "truncated" in said.lower():
         return OwnError(f"{where}: the image is cut short; replace it, or leave it out")
@@ -319,8 +319,8 @@ def read_images(tables: Mapping[str, Table], source: Source, kind: Kind, name: s
                 f"{table.file}: the column {name!r} holds no images; give the bytes of their files"
             )
         encoded = partial(_in_column, table.columns[name], table.file.parent)
-        parts[part] = _Images(len(table), encoded, table.where, None)
-    raw = _raw(parts, source, class_names(tables["train"], source, kind))
+        parts[part] = Encoded(len(table), encoded, table.where, None)
+    raw = raw_of(parts, source, class_names(tables["train"], source, kind))
     for part, table in tables.items():
         raw.parts[part].targets = targets_in(table, source, kind)
     return raw
@@ -332,12 +332,14 @@ def _in_column(values: Any, folder: Path, index: int) -> bytes:
     if isinstance(value, dict):
         inside = value.get("bytes")
         value = (
-            inside if inside is not None or not value.get("path") else _file(folder / value["path"])
+            inside
+            if inside is not None or not value.get("path")
+            else plain_bytes(folder / value["path"])
         )
     return bytes(value) if value is not None else b""
 
 
-def _file(path: Path) -> bytes:
+def plain_bytes(path: Path) -> bytes:
     check_plain(path)
     return path.read_bytes()
 
@@ -347,9 +349,9 @@ _Found = tuple[list[str], list[Any]]  # files relative to the folder, and their 
 
 def has_images(folder: Path, depth: int = 2) -> bool:
     """Whether an image lies in the folder, or up to so many folders below."""
-    if any(map(_is_image, _names(folder))):
+    if any(map(is_image, names_in(folder))):
         return True
-    return depth > 0 and any(has_images(folder / each, depth - 1) for each in _folders(folder))
+    return depth > 0 and any(has_images(folder / each, depth - 1) for each in folders_in(folder))
 
 
 def read_folder(source: Source, kind: Kind = "classes") -> Raw:
@@ -358,7 +360,7 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
     """
     # 1. Folders of parts, or of classes; a mixture has no meaning.
     folder = source.place
-    below = _folders(folder)
+    below = folders_in(folder)
     named = {part_named(each): each for each in below if part_named(each)}
     if named and len(named) < len(below):
         others = ", ".join(each for each in below if not part_named(each))
@@ -367,12 +369,17 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
             " alone"
         )
     # 2. The files of each part, and their targets.
+    if {each.lower() for each in below} >= {"images", "masks"}:
+        raise OwnError(
+            f"{source.path}: images and masks are no classes; for a class at each place choose task"
+            " segmentation"
+        )
     parts = {}
     for name, inside in (named or {"train": ""}).items():
         files, targets = _part(folder, inside, source, kind)
         encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
-        parts[name] = _Images(len(files), encoded, where, targets or None)
-    raw = _raw(parts, source, source.target if kind == "labels" and source.target[1:] else ())
+        parts[name] = Encoded(len(files), encoded, where, targets or None)
+    raw = raw_of(parts, source, source.target if kind == "labels" and source.target[1:] else ())
     # 3. Where folders name the classes, their order is that of text, as torchvision's ImageFolder
     # has it.
     raw.folders = not any(
@@ -392,21 +399,21 @@ def _aside(here: Path) -> list[Path]:
     """Images beside the classes' folders, folders of images within these, and files that may be
     images by another ending.
     """
-    classes = [here / name for name in _folders(here)]
+    classes = [here / name for name in folders_in(here)]
     if not classes:
         return []
-    loose = [here / name for name in _names(here) if _is_image(name)]
+    loose = [here / name for name in names_in(here) if is_image(name)]
     nested = [
         folder / name
         for folder in classes
-        for name in _folders(folder)
+        for name in folders_in(folder)
         if has_images(folder / name)
     ]
     others = [
         folder / name
         for folder in classes
-        for name in _names(folder)
-        if not _is_image(name)
+        for name in names_in(folder)
+        if not is_image(name)
         and name.lower() not in _BESIDE
         and not name.lower().endswith(_DESCRIPTIONS)
     ]
@@ -414,7 +421,7 @@ def _aside(here: Path) -> list[Path]:
 
 
 def _in_file(folder: Path, files: list[str], index: int) -> bytes:
-    return _file(folder / files[index])
+    return plain_bytes(folder / files[index])
 
 
 def _where(folder: Path, files: list[str], index: int) -> str:
@@ -426,8 +433,8 @@ def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     # without targets.
     here = folder / inside
     tables = sorted(path.name for path in here.glob("*.csv"))
-    loose = [name for name in _names(here) if _is_image(name)]
-    classes = _folders(here)
+    loose = [name for name in names_in(here) if is_image(name)]
+    classes = folders_in(here)
     if tables and (loose or classes):
         if len(tables) > 1:
             raise OwnError(
@@ -438,7 +445,7 @@ def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
         files: list[str] = []
         targets: list[Any] = []
         for each in classes:
-            names = [name for name in _names(here / each) if _is_image(name)]
+            names = [name for name in names_in(here / each) if is_image(name)]
             if not names:
                 raise OwnError(
                     f"{here / each}: no image in it; put some there, or remove the folder"
@@ -474,13 +481,13 @@ def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind)
     return files, list(targets_in(found, source, kind) or [])
 
 
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
     return sorted(
         each.name for each in os.scandir(folder) if each.is_file() and not each.name.startswith(".")
     )
 
 
-def _folders(folder: Path) -> list[str]:
+def folders_in(folder: Path) -> list[str]:
     return sorted(
         each.name
         for each in os.scandir(folder)
@@ -488,5 +495,5 @@ def _folders(folder: Path) -> list[str]:
     )
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)

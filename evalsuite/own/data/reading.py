@@ -21,6 +21,7 @@ from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.leaks import told_by_arrays
+from evalsuite.own.data.masks import read_masks
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.scales import other_scales
 from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
@@ -123,7 +124,7 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
     elif not any(place.iterdir()):
         raise OwnError(f"{source.path}: the folder is empty; give it samples")
     elif not (place / "state.json").is_file() and has_images(place):
-        return read_folder(source, kind)
+        return read_masks(source) if kind == "places" else read_folder(source, kind)
     # 2. Tables, of any kind of inputs; and running text, whose targets are its own tokens.
     if is_table(place):
         return _of_tables(read_tables(source), source, kind, tokenizer)
@@ -217,6 +218,11 @@ def _assembled(
     # 4. The range of inputs, and the four splits; random changes of images are for training
     # alone.
     domain = _domain(parts, raw)
+    if source.augment in AUGMENTATIONS and _of_places(task):
+        raise OwnError(
+            f"data.augment: {source.augment} would move pictures and not the classes of their"
+            " places; leave it out, or give my.py:augment, which changes colours alone"
+        )
     augment = _augmentation(source.augment) if source.augment else None
     train, calibration, validation, test = (
         _split(parts[name], targets[name], task, augment if name == "train" else None)
@@ -265,6 +271,13 @@ def _lacking(found: Numbered) -> str:
     if uncounted:
         said += f"; {uncounted:,} of {len(targets):,} samples have {IGNORED}, and count nowhere"
     return said
+
+
+def _of_places(task: Task) -> bool:
+    """Whether a target of the task is of places, which move where the inputs are moved."""
+    inner: Any = getattr(task, "task", task)
+    tasks = [own for _, own in getattr(inner, "heads", (("", inner),))]
+    return any(kind_of(each) == "places" for each in tasks)
 
 
 def _shifted(part: Part) -> Part:

@@ -40,8 +40,9 @@ class Source:
     them.
 
     Args:
-        path: .npz, .csv, .tsv, .parquet, .jsonl or .txt; a folder of images, of such files named
-            train, validation and test, or of Hugging Face's `save_to_disk`; or `my.py:make_data`.
+        path: .npz, .csv, .tsv, .parquet, .jsonl or .txt; a folder of images, of folders `images`
+            and `masks`, of such files named train, validation and test, or of Hugging Face's
+            `save_to_disk`; or `my.py:make_data`.
         target: the column (or columns) of the targets. By default one called label, labels, target,
             tags, ...
         text: the column of text, or two of a pair. By default one called text or sentence, where no
@@ -58,6 +59,9 @@ class Source:
             them.
         mean: of each channel, subtracted from pixels in [0, 1].
         std: of each channel, by which pixels are divided.
+        values: of masks, the grey value of each class, in the order of their numbers, as 0, 255. By
+            default the values are the classes' numbers.
+        ignored: of masks, the grey value of places that count nowhere, as 255.
         augment: of training batches: "flip" (half of the images), "crop-flip" (shifted by up to an
             eighth, too), or `my.py:augment`, a function of a batch of inputs and a torch.Generator.
         tokenizer: a folder of Hugging Face's, a tokenizer.json, or "bytes". By default the model's.
@@ -85,6 +89,8 @@ class Source:
     orientation: str = "upright"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    values: tuple[int, ...] = ()
+    ignored: int = -1
     augment: str = ""
     tokenizer: str = ""
     length: int = 0
@@ -143,6 +149,7 @@ class Source:
                 f"data.mean and data.std are of pixels in [0, 1], got {list(self.mean)} and"
                 f" {list(self.std)}; divide those of pixels up to 255 by 255"
             )
+        _check_grey(self.values, self.ignored)
         if self.augment and self.augment not in AUGMENTATIONS and not is_reference(self.augment):
             known = ", ".join(AUGMENTATIONS)
             raise OwnError(
@@ -170,6 +177,16 @@ class Source:
             hint = did_you_mean(str(place), beside) if 0 < len(beside) <= 20 else ""
             raise OwnError(f"{self.path}: there is no such file or folder{hint}")
         return place
+
+
+def _check_grey(values: tuple[int, ...], ignored: int) -> None:
+    """Refuse grey values that no mask can have, or that would mean two things."""
+    grey = [*values, *([ignored] if ignored != -1 else [])]
+    if len({*grey}) < len(grey) or not all(0 <= each <= 255 for each in grey):
+        raise OwnError(
+            f"data.values and data.ignored are different grey values from 0 to 255, got"
+            f" {list(values)} and {ignored}"
+        )
 
 
 def source_of(given: Any) -> Source:

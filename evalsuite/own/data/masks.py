@@ -1,0 +1,215 @@
+"""Images with a mask for each: folders `images` and `masks`, in which the two of a pair have one
+name.
+
+They lie side by side, in a folder for each part, or with the parts' folders below each.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from evalsuite.contract import IGNORED
+from evalsuite.own.data.images import (
+    ORIENTATION,
+    Encoded,
+    folders_in,
+    is_image,
+    names_in,
+    plain_bytes,
+    raw_of,
+    unreadable,
+)
+from evalsuite.own.data.parts import Raw, part_named
+from evalsuite.own.data.source import Source
+from opgraph.errors import OwnError
+
+_LOSSY = ("JPEG", "WEBP")
+_MODES = {
+    "P": "is a palette image (mode P), whose numbers need not be classes",
+    "I;16": "has more than 8 bits (mode I;16)",
+}
+_GREY = "save each class as one grey value, in an 8-bit PNG of one channel"
+
+
+def read_masks(source: Source) -> Raw:
+    """The images below the folder, with the class of each place from the masks of their names.
+
+    Raises OwnError: an image has no mask or a mask no image, their sizes differ, or a mask is none:
+    it has colours, a palette or a lossy format, or grey values that are no classes.
+    """
+    # 1. The pairs of each part.
+    folder = source.place
+    pairs = {part: _pairs(*both) for part, both in _folders_of_parts(folder, source).items()}
+    # 2. The images, as of any folder of images.
+    parts = {}
+    for part, files in pairs.items():
+        images = [image for image, _ in files]
+        parts[part] = Encoded(
+            len(files), partial(_bytes_of, images), partial(_named, folder, images), None
+        )
+    raw = raw_of(parts, source)
+    # 3. The masks, all in memory, and which classes their grey values are.
+    grey = {
+        part: np.stack([_grey(image, mask, source) for image, mask in files])
+        for part, files in pairs.items()
+    }
+    counts = np.sum([np.bincount(each.ravel(), minlength=256) for each in grey.values()], 0)
+    values = _values(counts, source)
+    classes = np.full(256, IGNORED, np.int64)
+    classes[list(values)] = np.arange(len(values))
+    for part, masks in grey.items():
+        wrong = ~np.isin(masks, [*values, source.ignored]).reshape(len(masks), -1).all(1)
+        if wrong.any():
+            place = int(wrong.argmax())
+            found = sorted({*np.unique(masks[place]).tolist()} - {*values, source.ignored})
+            raise OwnError(
+                f"{pairs[part][place][1]}: the grey value {found[0]} is not among data.values,"
+                f" {list(values)}"
+            )
+        raw.parts[part].targets = torch.from_numpy(classes[masks])
+    raw.notes = (*raw.notes, ("masks", _described(counts, values, source.ignored)))
+    return raw
+
+
+def _folders_of_parts(folder: Path, source: Source) -> Mapping[str, tuple[Path, Path]]:
+    """The folders of images and of masks of each part."""
+    below = {each.lower(): folder / each for each in folders_in(folder)}
+    # 1. Both folders here, perhaps with those of the parts inside.
+    if {"images", "masks"} <= below.keys():
+        images, masks = below["images"], below["masks"]
+        named = {part_named(each): each for each in folders_in(images) if part_named(each)}
+        if not named:
+            return {"train": (images, masks)}
+        return {part: (images / each, masks / each) for part, each in named.items()}
+    # 2. A folder for each part, with both inside.
+    named = {part_named(each): each for each in folders_in(folder) if part_named(each)}
+    found = {}
+    for part, each in named.items():
+        inside = {name.lower(): folder / each / name for name in folders_in(folder / each)}
+        if {"images", "masks"} <= inside.keys():
+            found[part] = (inside["images"], inside["masks"])
+    if not found or len(found) < len(named):
+        lacking = next((each for part, each in named.items() if part not in found), "")
+        where = folder / lacking if lacking else source.path
+        raise OwnError(
+            f"{where}: task segmentation takes a folder `images` and a folder `masks`, whose files"
+            " have equal names; or give arrays x and y as .npz"
+        )
+    return found
+
+
+def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
+    """Each image with its mask, by their names without endings."""
+    if not masks.is_dir():
+        raise OwnError(f"{masks}: there is no such folder, beside {images}")
+    files = [_by_stem(images), _by_stem(masks)]
+    for own, others, here, what in (
+        (files[0], files[1], masks, "mask"),
+        (files[1], files[0], images, "image"),
+    ):
+        absent = [stem for stem in own if stem not in others]
+        if absent:
+            more = f", and {len(absent) - 1} more have none" if absent[1:] else ""
+            raise OwnError(
+                f"{own[absent[0]]}: there is no {what} {here / absent[0]}.png{more}; call a mask as"
+                " its image"
+            )
+    if not files[0]:
+        raise OwnError(f"{images}: no image in it")
+    return [(files[0][stem], files[1][stem]) for stem in files[0]]
+
+
+def _by_stem(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    if below := folders_in(folder):
+        raise OwnError(f"{folder / below[0]}: a folder among images; put its files into {folder}")
+    for name in filter(is_image, names_in(folder)):
+        path = folder / name
+        if path.stem in found:
+            raise OwnError(f"{path}: has the name of {found[path.stem]}; rename one of them")
+        found[path.stem] = path
+    return found
+
+
+def _bytes_of(files: Sequence[Path], index: int) -> bytes:
+    return plain_bytes(files[index])
+
+
+def _named(folder: Path, files: Sequence[Path], index: int) -> str:
+    return str(folder if index < 0 else files[index])
+
+
+def _grey(image: Path, mask: Path, source: Source) -> np.ndarray:
+    """The grey values of a mask, (height, width), uint8, of the size that its image has."""
+    try:
+        with Image.open(io.BytesIO(plain_bytes(image))) as picture:
+            size, turned = picture.size, picture.getexif().get(ORIENTATION, 1) != 1
+        with Image.open(io.BytesIO(plain_bytes(mask))) as opened:
+            _check_mask(mask, opened)
+            if opened.size != size:
+                shapes = [f"{height} x {width}" for width, height in (opened.size, size)]
+                raise OwnError(
+                    f"{mask}: the mask is {shapes[0]}, its image {shapes[1]} (height x width);"
+                    " give both one size"
+                )
+            # Between two classes lies none: the nearest place is taken.
+            height, width = source.size or size[::-1]
+            resized = opened.resize((width, height), Image.Resampling.NEAREST)
+            found = np.asarray(resized, dtype=np.uint8)
+    except OwnError:
+        raise
+    except Exception as error:  # decoders raise errors of many kinds
+        raise unreadable(str(mask), error) from error
+    if turned and source.orientation == "upright":
+        raise OwnError(
+            f"{image}: its EXIF data turn the image, and its mask would stay; save it upright, or"
+            " write `data.orientation: stored`"
+        )
+    return found
+
+
+def _check_mask(mask: Path, opened: Image.Image) -> None:
+    """Refuse what is no picture of grey values, each of which is a class."""
+    if opened.format in _LOSSY:
+        raise OwnError(f"{mask}: {opened.format} changes values between classes; {_GREY}")
+    if opened.mode not in ("1", "L"):
+        said = _MODES.get(opened.mode, f"has colours or more than 8 bits (mode {opened.mode})")
+        raise OwnError(f"{mask}: the mask {said}; {_GREY}")
+
+
+def _values(counts: np.ndarray, source: Source) -> tuple[int, ...]:
+    """The grey value of each class: those that are given, or 0, 1, 2 and so on."""
+    if source.values:
+        return source.values
+    found = [value for value in np.flatnonzero(counts).tolist() if value != source.ignored]
+    if not found:
+        raise OwnError(f"{source.path}: every place of the masks is ignored: nothing to learn from")
+    if found != [*range(len(found))]:
+        listed = ", ".join(map(str, found[:8])) + (", ..." if found[8:] else "")
+        cures = [f"write `data.values: [{listed}]` for {len(found)} classes"]
+        if found[-1] == 255 and found[:-1] == [*range(len(found) - 1)]:
+            cures.append("`data.ignored: 255` where these places count nowhere")
+        raise OwnError(
+            f"{source.path}: the masks have the grey values {listed}, and classes are numbered from"
+            f" 0 on: {', or '.join(cures)}"
+        )
+    return tuple(found)
+
+
+def _described(counts: np.ndarray, values: Sequence[int], ignored: int) -> str:
+    """Which grey value is which class, and how many places have it."""
+    whole = counts.sum()
+    told = [
+        f"grey {value} is class {number} ({counts[value] / whole:.1%} of places)"
+        for number, value in enumerate(values)
+    ]
+    if ignored >= 0:
+        told.append(f"grey {ignored} counts nowhere ({counts[ignored] / whole:.1%})")
+    return ", ".join(told)
