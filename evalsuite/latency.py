@@ -116,11 +116,16 @@ class Latency:
         return noisy(metric, noise) if noise else metric
 
 
+def _keeps() -> bool:
+    """Whether noisy readings keep their values, so that no quiet moment needs to be awaited."""
+    return os.environ.get(_KEEP) == "keep"
+
+
 def noisy(metric: Metric, noise: str) -> Metric:
     """The metric of a reading that is noise: without its value, and with the reason in front of
     its own.
     """
-    if os.environ.get(_KEEP) == "keep":
+    if _keeps():
         return replace(metric, reason="; ".join(filter(None, [metric.reason, f"noisy: {noise}"])))
     reason = "; ".join(filter(None, [f"not measured: noisy: {noise}", metric.reason]))
     return replace(metric, value=None, reason=reason)
@@ -159,7 +164,7 @@ def steady_latency(
     noise.
 
     Where other work disturbed all rounds of the reading before, in this process, one round tells
-    whether it still does, and then no more are taken.
+    whether it still does, and then no more are taken; so it is where noisy readings are kept.
 
     Args:
         first: the one call.
@@ -177,7 +182,7 @@ def steady_latency(
         rounds.append(_take_round(calls, _MANY, _ROUND))
         latency = _summarize(rounds)
         disturbed = latency.load > MOST_LOAD
-        spent = time.perf_counter() >= deadline or (disturbed and _disturbed.get())
+        spent = time.perf_counter() >= deadline or (disturbed and (_disturbed.get() or _keeps()))
         if spent or not any(latency.noise(part) for part in parts or ("ratio",)):
             _disturbed.set(disturbed)
             return latency
