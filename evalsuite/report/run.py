@@ -186,16 +186,25 @@ class Run:
 
     @property
     def compared_variants(self) -> list[str]:
-        """All variants but the baseline; the one that a section declares its subject comes
-        first.
+        """All variants but the baseline; the one that a section declares its subject, by its name
+        or its treatment, comes first.
         """
         subjects = [
             name
             for section in self.sections.values()
-            for name in section.subjects
-            if name in self.others
+            for subject in section.subjects
+            for name in self.others
+            if subject in (name, self._treatments.get(name))
         ]
         return list(dict.fromkeys([*subjects[:1], *self.others]))
+
+    @cached_property
+    def _treatments(self) -> dict[str, str]:
+        """Variant -> the treatment that it is, whatever it is named."""
+        if "variant_use" not in self.frame:
+            return {}
+        named = self.frame.drop_duplicates("variant")
+        return dict(zip(named["variant"].map(str), named["variant_use"].map(str), strict=True))
 
     @classmethod
     def of(cls, folder: Path) -> Run:

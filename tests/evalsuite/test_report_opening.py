@@ -158,3 +158,13 @@ def test_the_plane_draws_the_number_that_the_answer_is_of(study: str, question: 
         point.quality for point in plane.points if (point.variant, point.form) == ("annealed", form)
     ]
     assert drawn == [pytest.approx(cell.levels[0])]
+
+
+def test_the_subject_is_found_by_its_treatment_whatever_it_is_named() -> None:
+    run = Run.of(REPORTS / "sample")
+    first = run.compared_variants[0]
+    frame = run.frame.assign(variant=run.frame.variant.map(lambda name: f"silu-{name}"))
+    frame = frame.sort_values("variant", key=lambda names: names == f"silu-{first}", kind="stable")
+    renamed = Run(frame, run.record, f"silu-{run.baseline}")
+    assert renamed.others[-1] == f"silu-{first}"
+    assert renamed.compared_variants[0] == f"silu-{first}"

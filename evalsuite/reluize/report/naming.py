@@ -7,6 +7,7 @@ from typing import Any
 
 _SPELLED = {
     "gelu": "GELU",
+    "gelu-tanh": "GELU (tanh)",
     "relu": "ReLU",
     "silu": "SiLU",
     "mish": "Mish",

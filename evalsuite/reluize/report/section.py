@@ -272,7 +272,7 @@ SWAP = Section(
     spelled={"gelu": "GELU", "silu": "SiLU", "mish": "Mish", "nll": "NLL", "onnx": "ONNX"},
     baseline="gelu",
     looks=_LOOKS,
-    subjects=("annealed", "swap-refit", "gelu-swap", "relu"),
+    subjects=("annealed", "swap-refit", "gelu-swap", "swapped", "relu"),
     called=called,
 )
 HARDNESS = Section(
