@@ -1,10 +1,7 @@
-"""Kinds of networks as their users bring them, through `check`, `assess --quick` and `relu-ize`; a
-few lines of torch confirm each answer.
-"""
+"""Kinds of networks as their users bring them: what is measured of them, and what does not fit."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sklearn.metrics import jaccard_score, r2_score
 from torch import nn
-from typer.testing import CliRunner
 
-from evalsuite.cli import app
 from evalsuite.own.examining import examine
 from evalsuite.own.floors import floors
 from evalsuite.own.own import Own
-from evalsuite.own.saving import load_own
-from evalsuite.references import resolve
-from evalsuite.results import read_results
 from opgraph.errors import OwnError
 
 
@@ -33,64 +24,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ran(*words: str) -> str:
-    """What the command prints; 1 says that nothing is concluded."""
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code in (0, 1), (done.output, done.exc_info)
-    assert "Traceback" not in done.output
-    return done.stdout
-
-
-def through(*words: str, stages: str = "accuracy", of_check: str = "") -> tuple[str, pd.DataFrame]:
-    """What `check` prints, and the rows of `assess --quick`; `relu-ize` writes the folder `out`."""
-    quiet = ("--progress", "none", "--cache", "cache")
-    checked = ran("check", *words, "--stages", of_check or stages)
-    assert "accuracy" in checked
-    ran("assess", *words, "--quick", "--stages", stages, "--out", "run", *quiet)
-    ended = ran("relu-ize", *words, "--out", "out", *quiet)
-    assert re.search(r"^(Recommended|Advised against|Not recommended yet|No rec)", ended, re.M)
-    return checked, read_results(Path("run"))
-
-
-def value(rows: pd.DataFrame, metric: str, variant: str = "gelu") -> float:
-    """What the stage `accuracy` has measured on the test part."""
-    chosen = rows[(rows.variant == variant) & (rows.metric == metric) & (rows.stage == "accuracy")]
-    return float(chosen.value.iloc[0])
-
-
-def trained(
-    make: Callable[[], nn.Module],
-    inputs: np.ndarray,
-    loss: Callable[[object], torch.Tensor],
-    steps: int = 150,
-) -> nn.Module:
-    """A network after some steps over all samples at once."""
-    torch.manual_seed(0)
-    module = make()
-    optimizer = torch.optim.Adam(module.parameters(), 1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss(module(torch.as_tensor(inputs))).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    save_file(dict(module.state_dict()), "weights.safetensors")
-    return module.eval()
-
-
-def relu_out() -> tuple[dict[str, torch.Tensor], nn.Module]:
-    """The weights that `relu-ize` wrote, and the network that a user loads."""
-    return load_file("out/model.safetensors"), load_own(resolve("my.py:make", what="it"), "out")
-
-
 UNET = """
 import torch
 from torch import nn
 
 class UNet(nn.Module):
-    def __init__(self, outputs=3):
+    def __init__(self, act=nn.GELU, outputs=3):
         super().__init__()
         self.down, self.deep = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 8, 3, 2, padding=1)
         self.up, self.last = nn.ConvTranspose2d(8, 6, 2, 2), nn.Conv2d(12, outputs, 3, padding=1)
-        self.act = nn.GELU()
+        self.act = act()
 
     def forward(self, x):
         fine = self.act(self.down(x))
@@ -98,7 +41,7 @@ class UNet(nn.Module):
         return self.last(torch.cat([fine, coarse], 1))
 
 def make(): return UNet()
-def one(): return UNet(1)
+def one(): return UNet(outputs=1)
 """
 
 
@@ -121,37 +64,6 @@ def segmented(size: int = 8) -> tuple[np.ndarray, np.ndarray]:
     (x, y), (x_test, y_test) = pictures(200, 0, size), pictures(60, 1, size)
     np.savez("data.npz", x=x, y=y, x_test=x_test, y_test=y_test)
     return x_test, y_test
-
-
-@pytest.mark.slow
-def test_a_u_net_is_measured_by_its_mean_iou() -> None:
-    x_test, y_test = segmented()
-    x, y = pictures(200, 0)
-    cross_entropy = nn.functional.cross_entropy
-    module = trained(
-        resolve("my.py:make", what="it"), x, lambda made: cross_entropy(made, torch.as_tensor(y))
-    )
-    words = ("my.py:make", "--data", "data.npz", "--task", "segmentation")
-    weights = ("--weights", "weights.safetensors")
-    checked, rows = through(*words, *weights, of_check="accuracy,export,bounds,smt")
-    assert re.search(r"^accuracy +will run$", checked, re.M)
-    assert re.search(r"^bounds +will not: nothing to certify: a task Segmentation", checked, re.M)
-
-    def mean_iou(network: nn.Module) -> float:
-        with torch.no_grad():
-            decided = network(torch.as_tensor(x_test)).argmax(1)
-        return float(jaccard_score(y_test.ravel(), decided.ravel(), average="macro"))
-
-    with torch.no_grad():
-        right = (module(torch.as_tensor(x_test)).argmax(1).numpy() == y_test).mean()
-    assert value(rows, "mean_iou") == pytest.approx(mean_iou(module), abs=1e-6)
-    assert value(rows, "accuracy") == pytest.approx(right, abs=1e-6)
-    # The network that relu-ize wrote has the score that its run has measured.
-    again = load_own(resolve("my.py:make", what="it"), "out")
-    assert isinstance(again.act, nn.ReLU)
-    scores = read_results(Path("out/run"))
-    scores = scores[(scores.stage == "accuracy") & (scores.metric == "mean_iou")].value
-    assert mean_iou(again) in [pytest.approx(score, abs=1e-6) for score in scores]
 
 
 @pytest.mark.parametrize(
@@ -226,10 +138,10 @@ class Out:
     level: torch.Tensor
 
 class Net(nn.Module):
-    def __init__(self, form="dict", levels=1):
+    def __init__(self, act=nn.GELU, form="dict", levels=1):
         super().__init__()
         self.form = form
-        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU())
+        self.body = nn.Sequential(nn.Linear(6, 16), act())
         self.level, self.side = nn.Linear(16, levels), nn.Linear(16, 3)
 
     def forward(self, x):
@@ -407,63 +319,21 @@ def test_each_output_has_its_floor_and_its_own_doubts(
     assert "no better than always naming the most frequent class for side" in doubt
 
 
-@pytest.mark.slow
-def test_two_outputs_are_treated_and_told_apart(
-    headed: dict[str, dict[str, np.ndarray]],
-) -> None:
-    rows, test = headed["train"], headed["test"]
-    functional = nn.functional
-
-    def loss(made: object) -> torch.Tensor:
-        assert isinstance(made, dict)
-        level = functional.mse_loss(made["level"][:, 0], torch.tensor(rows["level"]))
-        return level + functional.cross_entropy(made["side"], torch.tensor(rows["side"]))
-
-    module = trained(resolve("my.py:make", what="it"), rows["x"], loss)
-    words = ("my.py:make", "--data", "data.npz", "--task", "level=regression,side=classification")
-    weights = ("--weights", "weights.safetensors")
-    checked, found = through(*words, *weights, of_check="accuracy,export,bounds")
-    assert re.search(r"^bounds +will not: nothing to certify", checked, re.M)
-
-    def scores(network: nn.Module) -> tuple[float, float]:
-        with torch.no_grad():
-            made = network(torch.tensor(test["x"]))
-        right = (made["side"].argmax(1).numpy() == test["side"]).mean()
-        return float(right), float(r2_score(test["level"], made["level"][:, 0]))
-
-    accuracy, r2 = scores(module)
-    assert value(found, "side_accuracy") == pytest.approx(accuracy, abs=1e-6)
-    assert value(found, "level_r2") == pytest.approx(r2, abs=1e-5)
-    assert value(found, "mean_score") == pytest.approx((accuracy + r2) / 2, abs=1e-5)
-    # The network that relu-ize wrote returns what the user's does, with the scores of its run.
-    after = scores(load_own(resolve("my.py:make", what="it"), "out"))
-    run = read_results(Path("out/run"))
-    run = run[run.stage == "accuracy"]
-    known = [
-        (value(run, "side_accuracy", variant), value(run, "level_r2", variant))
-        for variant in run.variant.unique()
-    ]
-    assert after in [pytest.approx(each, abs=1e-5) for each in known]
-    page = Path("out/run/report.md").read_text()
-    assert "side accuracy" in page
-    assert "level r2" in page
-
-
 GRU = """
 from torch import nn
 
 class Net(nn.Module):
-    def __init__(self, kind=nn.GRU):
+    def __init__(self, act=nn.GELU, kind=nn.GRU):
         super().__init__()
         self.rnn = kind(3, 12, batch_first=True)
-        self.head = nn.Sequential(nn.Linear(12, 12), nn.GELU(), nn.Linear(12, 2))
+        self.head = nn.Sequential(nn.Linear(12, 12), act(), nn.Linear(12, 2))
 
     def forward(self, x):
         states, _ = self.rnn(x)
         return self.head(states[:, -1])
 
 def make(): return Net()
-def lstm(): return Net(nn.LSTM)
+def lstm(): return Net(kind=nn.LSTM)
 """
 
 
@@ -471,84 +341,6 @@ def sequences(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Sequences of six steps, and whether the sum of one of their columns is positive."""
     x = np.random.default_rng(seed).normal(size=(count, 6, 3)).astype(np.float32)
     return x, (x[:, :, 0].sum(1) > 0).astype(np.int64)
-
-
-@pytest.mark.slow
-def test_a_gru_is_treated_and_says_what_it_cannot_be_measured_by() -> None:
-    Path("my.py").write_text(GRU)
-    (x, y), (x_test, y_test) = sequences(240, 0), sequences(80, 1)
-    np.savez("data.npz", x=x, y=y, x_test=x_test, y_test=y_test)
-    make = resolve("my.py:make", what="it")
-    cross_entropy = nn.functional.cross_entropy
-    module = trained(make, x, lambda made: cross_entropy(made, torch.as_tensor(y)), 60)  # type: ignore[arg-type]
-    words = ("my.py:make", "--data", "data.npz", "--weights", "weights.safetensors")
-    stages = "accuracy,quantize,bounds"
-    checked, rows = through(*words, of_check=stages)
-    # Each stage that cannot read a GRU says so in a line of its own, and none fails.
-    assert re.search(r"^accuracy +will run$", checked, re.M)
-    assert re.search(r"^quantize-w8 +will not: rnn \(GRU\): recurrent layers are", checked, re.M)
-    assert re.search(r"^bounds +will not: .*\(GRU\): no reader for this", checked, re.M)
-    assert "Error" not in checked
-    with torch.no_grad():
-        right = module(torch.as_tensor(x_test)).argmax(1).numpy() == y_test
-    assert value(rows, "accuracy") == pytest.approx(right.mean(), abs=1e-6)
-    assert right.mean() > 0.8
-    weights, again = relu_out()
-    assert torch.equal(weights["rnn.weight_hh_l0"], again.rnn.weight_hh_l0)
-    assert isinstance(again.head[1], nn.ReLU)
-
-
-COMPILED = """
-from dataclasses import dataclass
-import torch
-from torch import nn
-
-@dataclass
-class Out:
-    logits: torch.Tensor
-    hidden: torch.Tensor
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(3, 12), nn.GELU())
-        self.head = nn.Linear(12, 2)
-
-    def forward(self, x):
-        hidden = self.body(x)
-        return Out(self.head(hidden), hidden)
-
-def plain(): return Net()
-def make(): return torch.compile(Net().bfloat16())
-"""
-
-
-@pytest.mark.slow
-def test_a_compiled_network_of_halves_that_returns_an_object() -> None:
-    Path("my.py").write_text(COMPILED)
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(320, 3)).astype(np.float32)
-    y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
-    np.savez("data.npz", x=x[:240], y=y[:240], x_test=x[240:], y_test=y[240:])
-    plain, targets = resolve("my.py:plain", what="it"), torch.as_tensor(y[:240])
-
-    def loss(made: object) -> torch.Tensor:
-        return nn.functional.cross_entropy(made.logits, targets)  # type: ignore[attr-defined]
-
-    module = trained(plain, x[:240], loss)
-    module.bfloat16()
-    save_file(dict(module.state_dict()), "weights.safetensors")
-    words = ("my.py:make", "--data", "data.npz", "--weights", "weights.safetensors")
-    checked, rows = through(*words, of_check="accuracy,export")
-    assert re.search(r"^export +will run$", checked, re.M)
-    assert "; compiled, and measured without torch.compile; weights of bfloat16" in checked
-    with torch.no_grad():
-        right = module.float()(torch.as_tensor(x[240:])).logits.argmax(1).numpy() == y[240:]
-    assert value(rows, "accuracy") == pytest.approx(right.mean(), abs=1e-6)
-    weights, again = relu_out()
-    assert {each.dtype for each in weights.values()} == {torch.float32}
-    assert sorted(weights) == sorted(module.state_dict())
-    assert type(again).__name__ == "Net"
 
 
 def test_files_of_one_batch_size_are_not_timed_at_another() -> None:
