@@ -165,7 +165,7 @@ class Treated:
             return "No recommendation", f"{quality} was not measured: {cell.reason}"
         number = cell.difference(row.scale)
         if cell.reading is Reading.HELPS:
-            return self._of_speed(f"{quality} rises, {number}")
+            return self._of_speed(f"{quality} improves, {number}")
         if cell.reading is Reading.NO_WORSE:
             return self._of_speed(f"{quality} loses less than {row.margin}, {number}")
         if cell.reading is Reading.COSTS:

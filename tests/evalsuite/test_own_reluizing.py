@@ -30,8 +30,8 @@ def _record(**changes: object) -> ReluIzed:
         "samples": 400,
         "sizes": (2048, 1024),
         "speedups": {1: (1.2, 1.1, 1.3)},
-        "recommendation": "Recommended: accuracy in float rises.",
-        "text": "a table\nRecommended: accuracy in float rises.",
+        "recommendation": "Recommended: accuracy in float improves.",
+        "text": "a table\nRecommended: accuracy in float improves.",
         "folder": "runs/net-relu",
     }
     return ReluIzed(**{**fields, **changes})  # type: ignore[arg-type]

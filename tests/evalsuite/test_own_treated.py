@@ -72,8 +72,8 @@ def test_a_network_that_is_no_worse_and_faster_is_recommended(tmp_path: Path) ->
     [
         (60, [FASTER], "Advised against: relu costs accuracy in float"),
         (18, [FASTER], "Advised against: relu costs accuracy in float"),
-        (-60, [ALIKE], "Recommended: accuracy in float rises"),
-        (-60, [SLOWER], "Advised against: accuracy in float rises"),
+        (-60, [ALIKE], "Recommended: accuracy in float improves"),
+        (-60, [SLOWER], "Advised against: accuracy in float improves"),
         (3, [SLOWER, FASTER], "Advised against: accuracy in float loses less than"),
         (3, [ALIKE], "Recommended only for what ReLU buys elsewhere"),
         (3, [NOISY], "Recommended only for what ReLU buys elsewhere"),
