@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pandas as pd
@@ -207,6 +208,54 @@ def test_a_library_stands_without_the_suite(library: str) -> None:
         if name.split(".")[0] not in known
     ]
     assert wrong == []
+
+
+def loaded_imports(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports that run when a module is loaded: those of no function, and none for types."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from loaded_imports(node.orelse)
+        else:
+            for name in ("body", "orelse", "finalbody"):
+                yield from loaded_imports(getattr(node, name, []))
+            for handler in getattr(node, "handlers", []):
+                yield from loaded_imports(handler.body)
+
+
+def module_names() -> dict[str, Path]:
+    """Module -> its file, of the suite, the stages and the libraries."""
+    roots = [ROOT / "evalsuite", ROOT / "pipelines"]
+    roots += [ROOT / "libs" / library / library for library in LIBRARIES]
+    files: dict[str, Path] = {}
+    for root in roots:
+        for file in root.rglob("*.py"):
+            parts = file.relative_to(root.parent).with_suffix("").parts
+            files[".".join(parts).removesuffix(".__init__")] = file
+    return files
+
+
+def test_no_modules_load_each_other_in_a_circle() -> None:
+    files = module_names()
+    assert len(files) > 450
+    loads: dict[str, set[str]] = {}
+    for module, file in files.items():
+        names: set[str] = set()
+        for node in loaded_imports(ast.parse(file.read_text(encoding="utf-8")).body):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+                continue
+            assert node.level == 0
+            # `from a.b import c` loads the module a.b.c where there is one, else a.b.
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                names.add(inner if inner in files else str(node.module))
+        loads[module] = (names & files.keys()) - {module}
+    # It raises CycleError, which names the circle.
+    assert len([*TopologicalSorter(loads).static_order()]) == len(files)
 
 
 def test_stages_import_public_names_only_and_no_other_stage() -> None:
