@@ -164,3 +164,11 @@ def test_what_tells_the_target_by_chance_or_in_part_is_none(
     values: list[Any], targets: list[Any]
 ) -> None:
     assert not how_told(values, targets)
+
+
+def test_a_token_that_tells_the_class_is_no_leak() -> None:
+    draw = np.random.default_rng(0)
+    words = draw.integers(1, 50, (ROWS, 5))
+    words[:, 2] = 50 + np.arange(ROWS) % 3
+    np.savez("d.npz", x=words, y=np.arange(ROWS) % 3)
+    assert not warning(read_data(source_of("d.npz"), Classification()))

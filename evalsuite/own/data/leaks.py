@@ -47,7 +47,7 @@ def how_told(values: Sequence[Any], targets: Sequence[Any]) -> str:
 
 
 def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor]) -> str:
-    """Which entry of a sample, of inputs (samples, entries), tells its target, in words; "" where
+    """Which entry of a sample, of real inputs (samples, entries), tells its target, in words; "" where
     none does, or inputs or targets are of other dimensions.
     """
     if len({values.shape[1:] for values in targets.values()}) > 1:
@@ -62,7 +62,10 @@ def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor
     columns = wanted.reshape(len(wanted), -1).T[:_MOST_TARGETS]
     # Each input of a sample, (samples, entries), of all parts; then each of its entries.
     for place, pieces in enumerate(zip(*batches, strict=True)):
-        if pieces[0].ndim not in (1, 2) or pieces[0][0].numel() > _WIDEST:
+        # A token that tells the class is what a text is about.
+        if not pieces[0].is_floating_point() or pieces[0].ndim > 2:
+            continue
+        if pieces[0][0].numel() > _WIDEST:
             continue
         entries = torch.cat([piece.reshape(len(piece), -1) for piece in pieces]).numpy().T
         told = (i for i, each in enumerate(entries) if any(_is_told(each, y) for y in columns))
