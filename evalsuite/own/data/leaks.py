@@ -47,8 +47,8 @@ def how_told(values: Sequence[Any], targets: Sequence[Any]) -> str:
 
 
 def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor]) -> str:
-    """Which entry of a sample, of real inputs (samples, entries), tells its target, in words; "" where
-    none does, or inputs or targets are of other dimensions.
+    """Which entry of a sample, of real inputs (samples, entries), tells its target, in words; ""
+    where none does, or inputs or targets are of other dimensions.
     """
     if len({values.shape[1:] for values in targets.values()}) > 1:
         return ""
