@@ -168,6 +168,16 @@ def test_what_is_fixed_at_a_decimal_has_a_rational_witness(
         assert read_vnnlib(files[1]).cases[0].box.contains(point)
 
 
+def test_paths_may_be_texts(tmp_path: Path) -> None:
+    model = network(tmp_path / "m.onnx", FIXED)
+    asked = property_of(tmp_path / "p.vnnlib", [("0", "1"), ("0", "1")], 1, "(>= Y_0 0.5)")
+    assert verify(str(model), str(asked)).answer is Answer.SAT
+    assert verify(str(model), str(asked), engine="exact").answer is Answer.SAT
+    box = property_of(tmp_path / "box.vnnlib", [("0", "1"), ("0", "1")], 1, "")
+    pair = verify(str(model), str(box), against=str(model), within=Fraction(1, 8))
+    assert pair.answer.value.startswith("unsat")
+
+
 OPERATORS: dict[str, tuple[list[tuple[str, list[str], dict[str, Any]]], dict[str, Any]]] = {
     "relu": ([("Relu", ["h"], {})], {}),
     "gelu": ([("Gelu", ["h"], {})], {}),
