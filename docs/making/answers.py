@@ -133,9 +133,16 @@ def answers(form: str) -> str:
 def _places(questions: Mapping[str, Sequence[Statement]]) -> str:
     """Name the questions, each with its workloads; the reasons stand in the table."""
     return "; ".join(
-        f"{question} ({listed(statement.where for statement in statements)})"
+        f"{question} ({listed(map(_place, statements))})"
         for question, statements in questions.items()
     )
+
+
+def _place(statement: Statement) -> str:
+    """Where, and the number of what too few seeds show: it is more than nothing."""
+    if not statement.cell.tested_close:
+        return statement.where
+    return f"{statement.where} {statement.number} in {statement.cell.estimate.n} seeds"
 
 
 def conclusions(study: str) -> str:
@@ -183,7 +190,8 @@ def _named(statements: Sequence[Statement]) -> str:
 def _open(statements: Sequence[Statement]) -> str:
     """The places, those of one reason together."""
     by_reason = grouped(
-        (statement.notes[0] if statement.notes else "", statement.where) for statement in statements
+        (statement.notes[0] if statement.notes else "", _place(statement))
+        for statement in statements
     )
     return "; ".join(
         listed(places) + (f": {reason}" if reason else "") for reason, places in by_reason.items()

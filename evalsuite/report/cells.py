@@ -72,6 +72,9 @@ class MatrixCell:
             else None.
         over_samples: the difference of the same networks, where there are several of each variant,
             with its interval over test samples; None where that is not known.
+        close: the seeds lie closer together than those of other cells, so that neither a difference
+            nor, as the second says, that there is no loss of the margin is concluded, see
+            `moderation`.
         these_samples: what the cell concludes would not stand over other test samples like these.
     """
 
@@ -98,6 +101,7 @@ class MatrixCell:
     levels: tuple[float, float] | None = None
     over_samples: Estimate | None = None
     these_samples: bool = False
+    close: tuple[bool, bool] = (False, False)
 
     @property
     def p(self) -> float | None:
@@ -111,8 +115,26 @@ class MatrixCell:
 
     @property
     def resolved(self) -> bool:
-        """Whether the adjusted p value says that there is a difference."""
-        return self.p_adjusted is not None and self.p_adjusted <= LEVEL
+        """Whether the adjusted p value says that there is a difference, and the moderated one
+        too.
+        """
+        return self.p_adjusted is not None and self.p_adjusted <= LEVEL and not self.close[0]
+
+    @property
+    def tested_close(self) -> bool:
+        """Whether a conclusion is not drawn because the seeds lie close together."""
+        p_values = (self.p_adjusted, self.margin_p)
+        return any(
+            close and p is not None and p <= LEVEL
+            for close, p in zip(self.close, p_values, strict=True)
+        )
+
+    @property
+    def no_loss(self) -> bool:
+        """Whether the adjusted p value excludes a loss of the margin, and the moderated one
+        too.
+        """
+        return self.margin_p is not None and self.margin_p <= LEVEL and not self.close[1]
 
     @property
     def tone(self) -> str:

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evalsuite.report.cells import LEVEL, MatrixCell, MatrixRow, Reading
-from evalsuite.report.skewness import sign_flip_p, skewed, skewed_together
+from evalsuite.report.moderation import Prior, stricter
+from evalsuite.report.skewness import (
+    ROW_EXCESS,
+    ROW_LEANING,
+    sign_flip_p,
+    skewed,
+    skewed_together,
+)
 from evalsuite.report.statistics import (
     Estimate,
     holm,
@@ -19,11 +26,16 @@ from evalsuite.report.statistics import (
     mean_over_workloads,
     samples_needed,
     seeds_needed,
+    standard_error,
 )
 from evalsuite.report.tables import SAMPLED
 
 FEWEST = 0.8  # of the seeds that were asked for, or of the workloads: of fewer nothing is concluded
 _SKEWED = "the differences of this table are strongly skewed"
+_SKEWED_ROW = "the differences of this question are strongly skewed"
+_CLOSE = "the seeds lie closer together than elsewhere in this table, which may be chance"
+_FEW = "too few seeds to tell an effect from skewed differences"
+_SKEWS = (_SKEWED, _SKEWED_ROW)
 
 
 def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[MatrixRow, ...]]:
@@ -48,19 +60,22 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     # 1. The p values of both kinds; where a cell's seeds are skewed, by sign flips.
     differs = holm([_difference_p(cell) for _, cell in every])
     loses = holm([_loss_p(cell, row) for row, cell in every])
-    # 2. Skewness that no single cell shows, but all of them together do, leaves nothing to
-    # conclude.
-    reason = _SKEWED if skewed_together([cell.values for _, cell in every]) else ""
+    # 2. Skewness that no single cell shows, but those of a question or of the table do together,
+    # leaves nothing to conclude; nor may the seeds lie closer together than others.
+    whole = _SKEWED if skewed_together([cell.values for _, cell in every]) else ""
+    close = iter(_close(rows))
     level = LEVEL / max(1, len(differs) - differs.count(None))
     adjusted = iter(zip(differs, loses, strict=True))
     # 3. What each cell says, and then what all workloads of a row say together.
     concluded = []
     for row in rows:
+        reason = whole or _skewed_row(row)
         cells = {
-            name: _concluded(cell, row, *next(adjusted), level, reason)
+            name: _concluded(replace(cell, close=next(close)), row, *next(adjusted), level, reason)
             for name, cell in row.cells.items()
         }
-        pooled = _concluded(row.pooled, row, *next(adjusted), level, reason)
+        pooled = replace(row.pooled, close=next(close))
+        pooled = _concluded(pooled, row, *next(adjusted), level, reason)
         concluded.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
     return tuple(concluded)
 
@@ -75,18 +90,84 @@ def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     level = LEVEL / max(1, len(differs) - differs.count(None))
     # 2. Conclude; a mean over skewed differences is in doubt, as they are.
     doubts = [
-        _SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else ""
+        next((cell.reason for cell in row.cells.values() if cell.reason in _SKEWS), "")
         for row in rows
     ]
-    adjusted = zip(rows, differs, loses, doubts, strict=True)
+    close = _close(rows, means=True)
+    adjusted = zip(rows, differs, loses, doubts, close, strict=True)
     means = [
-        _concluded(row.pooled, row, differ, loss, level, doubt)
-        for row, differ, loss, doubt in adjusted
+        _concluded(replace(row.pooled, close=near), row, differ, loss, level, doubt)
+        for row, differ, loss, doubt, near in adjusted
     ]
     return tuple(
         replace(row, pooled=_beside(mean, row.cells, row))
         for row, mean in zip(rows, means, strict=True)
     )
+
+
+def _skewed_row(row: MatrixRow) -> str:
+    """Why nothing is concluded from a question, whose workloads are skewed together; else empty."""
+    samples = [cell.values for cell in row.cells.values() if cell.values]
+    if len(samples) > 1 and skewed_together(samples, leaning=ROW_LEANING, excess=ROW_EXCESS):
+        return _SKEWED_ROW
+    return ""
+
+
+def _close(rows: Sequence[MatrixRow], *, means: bool = False) -> list[tuple[bool, bool]]:
+    """Of each cell, row by row with its mean last, or of the means alone: whether the moderated
+    test leaves a difference unresolved, and whether it does not exclude a loss of the margin.
+    """
+    # 1. The variances over seeds, in squares of each question's margin.
+    varied = [
+        (estimate, row.endpoint.margin)
+        for row in rows
+        for cell in row.cells.values()
+        if (estimate := _seeded(cell)) is not None and standard_error(estimate)
+    ]
+    prior = Prior.of(
+        [estimate.n * (standard_error(estimate) / margin) ** 2 for estimate, margin in varied],
+        [estimate.n - 1 for estimate, _ in varied],
+    )
+    # 2. The p values of both kinds by moderated variances; where there is none, the cell's own.
+    tested: list[tuple[float | None, float | None, float]] = []
+    for row in rows:
+        drawn = {
+            name: prior.moderated(estimate, row.endpoint.margin)
+            for name, cell in row.cells.items()
+            if prior is not None and (estimate := _seeded(cell)) is not None
+        }
+        seeds = min((estimate.n for estimate in drawn.values()), default=0)
+        if not means:
+            tested += [_moderated(cell, row, drawn.get(name)) for name, cell in row.cells.items()]
+        mean = mean_over_workloads([*drawn.values()])
+        whole = mean is not None and row.pooled.ends is not None and mean.n == row.pooled.ends[0].n
+        tested.append(_moderated(row.pooled, row, mean if whole else None, seeds))
+    # 3. Holm's adjustment, as for the tests that they stand beside.
+    differs, loses = holm([p for p, *_ in tested]), holm([p for _, p, _ in tested])
+    return [
+        (p is not None and p * factor > LEVEL, loss is not None and loss * factor > LEVEL)
+        for p, loss, (*_, factor) in zip(differs, loses, tested, strict=True)
+    ]
+
+
+def _seeded(cell: MatrixCell) -> Estimate | None:
+    """The difference over two seeds or more, of a cell without open questions; else None."""
+    if cell.ends is None or cell.bracketed or cell.pooled or cell.clock:
+        return None
+    estimate = cell.ends[0]
+    return estimate if estimate.samples is None and estimate.n > 1 else None
+
+
+def _moderated(
+    cell: MatrixCell, row: MatrixRow, drawn: Estimate | None, seeds: int = 0
+) -> tuple[float | None, float | None, float]:
+    """Both p values by a moderated estimate, or the cell's own, and how much stricter their level
+    is.
+    """
+    if drawn is None or cell.clock or skewed(cell.values):
+        return _difference_p(cell), _loss_p(cell, row), 1.0
+    loss = margin_p(drawn, row.endpoint.margin, row.way)
+    return drawn.p, loss, stricter(seeds or drawn.n)
 
 
 def _difference_p(cell: MatrixCell) -> float | None:
@@ -143,7 +224,8 @@ def _concluded(
         skew = (
             doubt if reading is Reading.UNRESOLVED and _tested(cell) and not cell.bracketed else ""
         )
-        reason = cell.clock or skew or cell.reason
+        near = _near(cell, row) if cell.tested_close else ""
+        reason = cell.clock or skew or near or cell.reason
         reason = "" if needed is not None and reason == cell.reason else reason
     # 4. Whether it stands without any single seed, and over the test samples.
     fragile = any(not _stands(reading, rival, row) for rival in cell.rivals)
@@ -157,6 +239,13 @@ def _concluded(
         fragile=fragile,
         these_samples=others is not None and not _stands(reading, others, row),
     )
+
+
+def _near(cell: MatrixCell, row: MatrixRow) -> str:
+    """Why the moderated test does not let a conclusion stand."""
+    cells = row.cells.values() if cell.pooled else [cell]
+    seeds = min(estimate.n for each in cells if (estimate := _seeded(each)) is not None)
+    return _FEW if stricter(seeds) > 1 else _CLOSE
 
 
 def _tested(cell: MatrixCell) -> bool:
@@ -183,7 +272,7 @@ def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
     # "no worse".
     loss, gain = _loss_and_gain(estimate, row)
     more = loss < 0 and gain > row.endpoint.margin
-    if cell.margin_p is None or cell.margin_p > LEVEL or more:
+    if not cell.no_loss or more:
         return Reading.UNRESOLVED
     return Reading.MIXED if cell.losses else Reading.NO_WORSE
 

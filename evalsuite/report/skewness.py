@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 STRONG = 2.3
 # Standard errors of the two sums below; normal samples exceed one of them in about 3 % of tables.
 LEANING, EXCESS = 2.5, 2.0
+# The same of the workloads of one question, of which a table has many.
+ROW_LEANING, ROW_EXCESS = 2.6, 3.2
 _EXACT = 12  # seeds, of which all patterns of signs are tried; of more, so many at random:
 _DRAWN = 20_000
 
@@ -50,23 +52,24 @@ def skewed(values: Sequence[float]) -> bool:
     return found is not None and abs(found) > STRONG * math.sqrt(_variance(len(values)))
 
 
-def skewed_together(samples: Sequence[Sequence[float]]) -> bool:
+def skewed_together(
+    samples: Sequence[Sequence[float]], *, leaning: float = LEANING, excess: float = EXCESS
+) -> bool:
     """Whether many samples are skewed on average, as no single one of few values can show.
 
     Two sums over the samples are compared with those of normal samples: of the skewness, which
-    grows where all lean the same way, and of its square, which grows whichever way each leans.
+    grows where all lean the same way, and of its square, which grows whichever way each leans;
+    `leaning` and `excess` are the standard errors up to which they are.
     """
     known = [(len(sample), found) for sample in samples if (found := skewness(sample)) is not None]
     if not known:
         return False
     # Each sum over its own standard deviation under normal values; that of the squares follows from
     # the kurtosis of a skewness.
-    leaning = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(
-        len(known)
-    )
-    excess = math.fsum(found**2 / _variance(n) - 1 for n, found in known)
+    lean = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(len(known))
+    beyond = math.fsum(found**2 / _variance(n) - 1 for n, found in known)
     scatter = math.sqrt(math.fsum(_kurtosis(n) - 1 for n, _ in known))
-    return abs(leaning) > LEANING or excess > EXCESS * scatter
+    return abs(lean) > leaning or beyond > excess * scatter
 
 
 def sign_flip_p(values: Sequence[float], *, upper: bool = False) -> float:
