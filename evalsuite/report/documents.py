@@ -9,7 +9,7 @@ from typing import Any
 from evalsuite.report.answer import Answer
 from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import matrix_frame
-from evalsuite.report.opening import answers_json, facts_of, ranking_of
+from evalsuite.report.opening import answers_json, best_of, facts_of, ranking_of
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.run import Run
 from evalsuite.report.sentences import lines_of
@@ -143,6 +143,7 @@ def markdown(content: Run) -> str:
         "file_name": file_name,
         "facts": facts_of(content),
         "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
+        "best": best_of(content),
         "ranking": ranking,
         "ranked": rows,
         "data": [list(data_line.values()) for data_line in data_lines(content)],

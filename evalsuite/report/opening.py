@@ -67,8 +67,8 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first screen; `plane` and `ranking` are empty where there is nothing to draw or to
-    rank.
+    """The first screen; `plane`, `ranking` and `best` are empty where there is nothing to draw or
+    to rank.
     """
 
     screens: tuple[Screen, ...]
@@ -76,6 +76,7 @@ class Opening:
     plane_title: str = ""
     plane_caption: str = ""
     ranking: Ranking | None = None
+    best: str = ""
 
 
 def opening_of(run: Run, href: Href) -> Opening:
@@ -87,10 +88,10 @@ def opening_of(run: Run, href: Href) -> Opening:
     )
     plane = plane_of(run)
     if plane is None:
-        return Opening(screens, ranking=ranking_of(run))
+        return Opening(screens, ranking=ranking_of(run), best=best_of(run))
     svg, caption = plane_svg(plane, run.names, run.baseline)
     title = f"Quality over {plane.cost} ({run.names[run.baseline]}, {plane.base} = 1)"
-    return Opening(screens, svg, title, caption, ranking_of(run))
+    return Opening(screens, svg, title, caption, ranking_of(run), best_of(run))
 
 
 def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
@@ -149,14 +150,43 @@ def paired_by(run: Run) -> str:
 
 
 def terminal_lines(run: Run) -> list[str]:
-    """The answer of the first variant in at most eight lines below the question; empty where
-    nothing is compared.
+    """The answer of the first variant in at most eight lines below the question, and which of
+    several variants is the best; empty where nothing is compared.
     """
     if not run.matrices or not run.matrices[0].rows:
         return []
     matrix = run.matrices[0]
     head = f"{run.question} {_subject(run, matrix.variant)}"
-    return [head, *table_of(Answer.of(matrix))]
+    best = best_of(run)
+    told = [f"{'Best treatment':<28}{best}"] if best else []
+    return [head, *table_of(Answer.of(matrix)), *told]
+
+
+def best_of(run: Run) -> str:
+    """The best of several variants by the ranking's question, what it gains there, and what else
+    it buys and costs; "" of fewer than two, or where nothing is concluded.
+    """
+    ranking = None if run.doubts else ranking_of(run)
+    if ranking is None or len(run.matrices) < 2:
+        return ""
+    # 1. The first in the ranking that is not the baseline, and its difference from that.
+    best = next(row for row in ranking.rows if row.variant != run.baseline)
+    matrix = next(each for each in run.matrices if each.variant == best.variant)
+    asked = [each for each in matrix.rows if each.endpoint.words == ranking.by]
+    if not asked:
+        return ""
+    cell = next(iter(asked[0].cells.values())) if len(asked[0].cells) == 1 else asked[0].pooled
+    difference = cell.difference(asked[0].scale) or "not measured"
+    # 2. What it buys and costs by the same tests as each variant's answer.
+    answer = Answer.of(matrix)
+    told = []
+    for kind, verb in ((Kind.BUYS, "buys"), (Kind.COSTS, "costs")):
+        words = [own[0].row.endpoint.words for own in answer.part(kind).values()]
+        if words:
+            told.append(f"{verb} {listed(words)}")
+    effects = " and ".join(told) or "nothing that it buys or costs is shown"
+    against = f"{ranking.by} {difference} against {run.names[run.baseline]}"
+    return f"{best.words}: {against}; {effects}. Chosen by these numbers, which flatter it."
 
 
 def _subject(run: Run, variant: str) -> str:

@@ -13,7 +13,13 @@ import pytest
 
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.forms import Plane, Point, plane_of
-from evalsuite.report.opening import answers_json, opening_of, ranking_of, terminal_lines
+from evalsuite.report.opening import (
+    answers_json,
+    best_of,
+    opening_of,
+    ranking_of,
+    terminal_lines,
+)
 from evalsuite.report.plane import plane_svg
 from evalsuite.report.run import Run
 from evalsuite.report.sentences import lines_of
@@ -99,10 +105,36 @@ def test_the_ranking_marks_the_best_of_each_column(run: Run) -> None:
         assert sum(ranked.cells[column][1] for ranked in ranking.rows) <= len(ranking.rows) - 1
 
 
-def test_the_terminal_has_at_most_eight_lines_below_the_question(run: Run) -> None:
+def test_the_best_treatment_is_told_with_its_gain_and_its_cost() -> None:
+    run = Run.of(REPORTS / "cifar10")
+    ranking = ranking_of(run)
+    assert ranking is not None
+    first = next(row for row in ranking.rows if row.variant != run.baseline)
+    told = best_of(run)
+    assert told.startswith(f"{first.words}: {ranking.by} ")
+    # The number is that of its own matrix, and so are the questions that it buys and costs.
+    matrix = next(each for each in run.matrices if each.variant == first.variant)
+    row = next(each for each in matrix.rows if each.endpoint.words == ranking.by)
+    (cell,) = row.cells.values()
+    assert cell.difference(row.scale) in told
+    for kind, verb in ((Kind.BUYS, "buys "), (Kind.COSTS, "costs ")):
+        asked = [own[0].row.endpoint.words for own in Answer.of(matrix).part(kind).values()]
+        assert all(words in told.split("; ", 1)[1] for words in asked)
+        assert (verb in told) == bool(asked)
+    assert terminal_lines(run)[-1] == f"{'Best treatment':<28}{told}"
+    assert opening_of(run, lambda *_: "#").best == told
+
+
+def test_of_one_treatment_none_is_the_best() -> None:
+    run = Run.of(REPORTS / "cifar10")
+    frame = run.frame[run.frame.variant.isin([run.baseline, run.others[0]])]
+    assert best_of(Run(frame, run.record, run.baseline)) == ""
+
+
+def test_the_terminal_has_at_most_nine_lines_below_the_question(run: Run) -> None:
     question, *lines = terminal_lines(run)
     assert question.startswith(run.question)
-    assert 4 <= len(lines) <= 8
+    assert 4 <= len(lines) <= 9
 
 
 def test_every_form_of_the_baseline_is_drawn() -> None:
