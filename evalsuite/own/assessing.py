@@ -257,18 +257,30 @@ def _table(frame: pd.DataFrame) -> list[str]:
             lines.append([step, *["-" for _ in variants]])
             continue
         name, setting = _headline(told, task)
-        means = (
-            told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
-        )
+        own = told[(told.metric == name) & (told.setting == setting)]
+        means = own.groupby("variant").value.mean()
         shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
         lines.append(
-            [shown, *[f"{means[variant]:.4g}" if variant in means else "-" for variant in variants]]
+            [shown, *[_number(means[each], own) if each in means else "-" for each in variants]]
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
+
+
+def _number(mean: float, rows: pd.DataFrame) -> str:
+    """A mean over seeds; of one network and few test samples a count of them: "4 of 5"."""
+    from evalsuite.report.numerals import of_few
+    from evalsuite.report.section import sections
+
+    stage, options = rows["stage"].iloc[0], rows["options"].iloc[0]
+    own = [each.sampled_by for each in sections().values() if stage in each.stages]
+    samples = next((options[each] for each in own if options.get(each)), 0)
+    if samples and rows["seed"].nunique() == 1 and rows["unit"].iloc[0] == "fraction":
+        return of_few(mean, int(samples)) or f"{mean:.4g}"
+    return f"{mean:.4g}"
 
 
 def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:

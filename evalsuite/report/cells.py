@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from evalsuite.contract import Direction
-from evalsuite.report.numerals import Scale, listed, scale_of
+from evalsuite.report.numerals import Scale, listed, of_few, scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Endpoint
 from evalsuite.report.statistics import Estimate
@@ -70,6 +70,9 @@ class MatrixCell:
         cuts: the seeds' parts are cut at random from the same data.
         levels: the means of the variant and of the baseline, where the difference is one of them;
             else None.
+        arms: the means of what was compared, whatever it is; None where questions were left open.
+        few: the test samples that the means are fractions of, where they are few and of one network
+            of each variant; else 0.
         over_samples: the difference of the same networks, where there are several of each variant,
             with its interval over test samples; None where that is not known.
         close: the seeds lie closer together than those of other cells, so that neither a difference
@@ -99,6 +102,8 @@ class MatrixCell:
     open_losses: tuple[str, ...] = ()
     cuts: bool = False
     levels: tuple[float, float] | None = None
+    arms: tuple[float, float] | None = None
+    few: int = 0
     over_samples: Estimate | None = None
     these_samples: bool = False
     close: tuple[bool, bool] = (False, False)
@@ -147,6 +152,8 @@ class MatrixCell:
         """ "+2.4 pp [0.7, 3.7]"; empty without one."""
         if self.estimate is None:
             return ""
+        if self.counted is not None:
+            return f"{self.counted[0]} test samples against {self.counted[1]}"
         text = interval_text(self.estimate, scale)
         if self.pooled:
             text = text.removesuffix(f" in all {self.estimate.n} seeds").replace(
@@ -161,6 +168,16 @@ class MatrixCell:
             return "workloads"
         known = self.estimate
         return "seeds" if known is None or known.samples is None else "test samples"
+
+    @property
+    def counted(self) -> tuple[str, str] | None:
+        """Both arms as counts of the few samples that were asked, ("4 of 5", "5 of 5"); else
+        None.
+        """
+        if not self.few or self.arms is None:
+            return None
+        own, other = (of_few(mean, self.few) for mean in self.arms)
+        return (own, other) if own and other else None
 
     @property
     def lacking(self) -> str:

@@ -18,7 +18,7 @@ from evalsuite.report.cells import LEVEL, TONES, MatrixCell, MatrixRow, Reading
 from evalsuite.report.clocks import clock_doubts
 from evalsuite.report.conclusions import pooled_rivals, read_screens
 from evalsuite.report.grids import estimate_columns
-from evalsuite.report.numerals import listed
+from evalsuite.report.numerals import FEW_SAMPLES, listed
 from evalsuite.report.paired_samples import over_samples
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.statistics import (
@@ -172,16 +172,35 @@ def decision_matrices(run: Run) -> list[Matrix]:
         if any(evidence.values()):
             clocks = _clocks(run, endpoint, variant)
             samples = over_samples_of(run, variant, evidence)
-            made[variant].append(
-                matrix_row(
-                    name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
-                )
+            row = matrix_row(
+                name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
             )
+            made[variant].append(_of_few(run, row))
     # 2. Read them together, since Holm's adjustment is over all of a family.
     return [
         Matrix(variant, run.baseline, workloads, rows)
         for variant, rows in read_screens(made).items()
     ]
+
+
+def _of_few(run: Run, row: MatrixRow) -> MatrixRow:
+    """The row, whose cells say of how few test samples their fractions are: of one network of
+    each variant no interval says so.
+    """
+    section = run.sections[row.section]
+    option = section.sampled_by
+    if row.endpoint.unit != SAMPLED or not option:
+        return row
+    asked = run.frame[run.frame["stage"].isin(section.stages)]
+    asked = asked[asked["options"].map(lambda own: own.get(option) is not None)]
+    cells = {}
+    for name, cell in row.cells.items():
+        own = asked.loc[asked["workload"] == name, "options"]
+        counts = {int(options[option]) for options in own}
+        alone = cell.estimate is not None and cell.estimate.n == 1 and len(counts) == 1
+        few = counts.pop() if alone else 0
+        cells[name] = replace(cell, few=few if few < FEW_SAMPLES else 0)
+    return replace(row, cells=cells)
 
 
 def over_samples_of(
@@ -317,7 +336,8 @@ def _cell(
         asked=seeds,
         ends=ends,
         place=primary.place,
-        levels=_levels(primary),
+        levels=_arms(primary) if primary.magnitude is None else None,
+        arms=_arms(primary) if ends[0] == ends[1] else None,
         values=() if ends[0] != ends[1] else tuple(_gaps(*primary.ends[0]).values()),
         rivals=tuple(between(*both) for both in rivals if both is not None),
         over_samples=None if alone else samples,
@@ -352,13 +372,11 @@ def _ends(contrast: Contrast, without: int | None = None) -> tuple[Estimate, Est
     return None if least is None or most is None else (least, most)
 
 
-def _levels(contrast: Contrast) -> tuple[float, float] | None:
-    """The means of both arms over the seeds that both have; None where the arms are differences
-    themselves.
-    """
+def _arms(contrast: Contrast) -> tuple[float, float] | None:
+    """The means of both arms over the seeds that both have; None without any."""
     own, other = contrast.ends[0]
     seeds = _gaps(own, other)
-    if contrast.magnitude is not None or not seeds:
+    if not seeds:
         return None
     return math.fsum(own[seed] for seed in seeds) / len(seeds), math.fsum(
         other[seed] for seed in seeds

@@ -172,3 +172,16 @@ def percent_text(share: float) -> str:
     if text == "0.00" and share > 0:
         return "< 0.01 %"
     return f"{text.rstrip('0').rstrip('.')} %"
+
+
+FEW_SAMPLES = 20  # of fewer test samples a share is told as a count
+
+
+def of_few(share: float, samples: int) -> str:
+    """A share of few test samples as a count: "4 of 5"; empty where there are more samples, or the
+    share is no count of them.
+    """
+    count = share * samples
+    if not 0 < samples < FEW_SAMPLES or abs(count - round(count)) > 1e-6:
+        return ""
+    return f"{round(count)} of {samples}"

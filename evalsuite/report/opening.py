@@ -16,7 +16,7 @@ from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.cells import MatrixRow
 from evalsuite.report.forms import plane_of
 from evalsuite.report.matrix import Matrix
-from evalsuite.report.numerals import Scale, listed, scale_of
+from evalsuite.report.numerals import Scale, listed, of_few, scale_of
 from evalsuite.report.plane import plane_svg
 from evalsuite.report.sentences import Line, lines_of, table_of
 from evalsuite.report.strip import strip_svg
@@ -228,6 +228,7 @@ class _Column:
     row: MatrixRow
     levels: dict[str, float]
     workloads: int
+    few: int = 0  # test samples, which the levels are then counts of
 
     @cached_property
     def scale(self) -> Scale:
@@ -243,7 +244,7 @@ class _Column:
         averaged, too.
         """
         scale = self.scale
-        unit = "" if scale.unit in ("ratio", "count") else f", {scale.unit}"
+        unit = "" if scale.unit in ("ratio", "count") or self.few else f", {scale.unit}"
         mean = f", mean of {self.workloads}" if counted and self.workloads > 1 else ""
         return f"{self.row.endpoint.words}{unit}{mean}"
 
@@ -253,6 +254,8 @@ class _Column:
             return "–", False
         turned = [self.row.way * level for level in self.levels.values()]
         best = self.row.way * self.levels[variant] == max(turned) != min(turned)
+        if self.few:
+            return of_few(self.levels[variant], self.few), False
         return self.scale.number(self.levels[variant]), best
 
 
@@ -284,4 +287,7 @@ def _column(run: Run, question: str) -> _Column | None:
     levels = {run.baseline: math.fsum(known[0][name][1] for name in shared) / len(shared)}
     for variant, own in zip(rows, known, strict=True):
         levels[variant] = math.fsum(own[name][0] for name in shared) / len(shared)
-    return _Column(next(iter(rows.values())), levels, len(shared))
+    # 3. Of few test samples counts are told, and no percentage.
+    cells = [row.cells[shared[0]] for row in rows.values()]
+    few = cells[0].few if len(shared) == 1 and all(cell.counted for cell in cells) else 0
+    return _Column(next(iter(rows.values())), levels, len(shared), few)

@@ -263,6 +263,8 @@ class Section:
             first metric is.
         of_task: the stages whose headlines depend on the task: for another one, the first metric
             takes their place.
+        sampled_by: the option of its stages that says of how many test samples its fractions are;
+            empty where they are of all.
         terms: what its words mean, for the glossary.
         spelled: words of metrics that are written otherwise in running text, such as "nll": "NLL".
         kept: lines of a comparison that it keeps to itself, as a mask over the rows: they are in no
@@ -287,6 +289,7 @@ class Section:
     endpoints: tuple[Endpoint, ...] = ()
     headlines: tuple[Headline, ...] = ()
     of_task: tuple[str, ...] = ()
+    sampled_by: str = ""
     terms: Mapping[str, str] = field(default_factory=dict)
     spelled: Mapping[str, str] = field(default_factory=dict)
     kept: Callable[[pd.DataFrame], pd.Series[bool]] | None = None

@@ -140,6 +140,8 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
     number, interval = _signed(lead), _interval(lead)
     if lead.cell.reading is Reading.FACT:
         return _fact(lead, also)
+    if lead.cell.counted is not None:
+        return _counted(lead, also)
     if lead.kind in (Kind.BUYS, Kind.COSTS):
         number, interval = _apart(lead)
         after = f"{where}{also}{lacking}" + "".join(f"; {note}" for note in lead.notes)
@@ -181,6 +183,16 @@ def _fact(lead: Statement, also: str) -> Item:
         f"on {lead.where}{also} ({lead.notes[0]})",
         lead,
     )
+
+
+def _counted(lead: Statement, also: str) -> Item:
+    """Of few samples the counts, and no more: "4 of 5 test samples, as with GELU"."""
+    assert lead.cell.counted is not None
+    own, other = lead.cell.counted
+    beside = "as for the baseline" if own == other else f"{other} for the baseline"
+    after = f"test samples, {beside}, on {lead.where}{also}: too few to conclude from"
+    phrase = _capital(lead.row.endpoint.words)
+    return Item(lead.row.endpoint.question, f"{phrase} is", own, "", after, lead)
 
 
 def _unmeasured(reason: str, statements: Sequence[Statement]) -> Item:

@@ -14,12 +14,15 @@ from report_workshop import metric_rows, read_run
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction
+from evalsuite.own.assessing import _table
 from evalsuite.report.answer import Answer, Kind, joined
 from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
 from evalsuite.report.conclusions import read_rows
 from evalsuite.report.grids import Grid, GridCell, with_tones
 from evalsuite.report.matrix import Matrix, matrix_row
+from evalsuite.report.opening import opening_of
 from evalsuite.report.section import Contrast, Endpoint, Evidence
+from evalsuite.report.sentences import lines_of
 from evalsuite.report.statistics import Estimate, margin_p, mean_interval
 
 SEEDS = (0.001, -0.001, 0.0005, -0.0005, 0.0002)
@@ -232,6 +235,30 @@ def test_quality_under_attack_is_by_the_strongest_attack_that_both_arms_have() -
     older = answered(("gelu",))
     assert older.label.startswith("mean over ε, PGD")
     assert older.estimate.mean == pytest.approx(-0.29 / 3)
+
+
+def test_a_first_look_tells_counts_of_few_samples() -> None:
+    """One network, and a stage that looks at five samples: "4 of 5", in the terminal and the
+    report.
+    """
+    levels = {"gelu": (0.8,), "relu": (1.0,)}
+    rows = metric_rows("certified_accuracy", levels, "bounds", eps=0.01, method="crown")
+    run = read_run(rows, {"bounds": {"samples": 5}})
+    (cell,) = run.matrices[0].rows[0].cells.values()
+    assert cell.counted == ("5 of 5", "4 of 5")
+    line = next(each for each in _table(run.frame) if each.startswith("bounds"))
+    assert line.split("  ", 1)[0] == "bounds: certified_accuracy (eps=0.01, method=crown)"
+    assert line.split()[-6:] == ["4", "of", "5", "5", "of", "5"]
+    ranked, other = opening_of(run, lambda _variant, _question: "").ranking.rows
+    assert {ranked.cells[0][0], other.cells[0][0]} == {"4 of 5", "5 of 5"}
+    texts = [item.text for line in lines_of(Answer.of(run.matrices[0])) for item in line.items]
+    assert any(
+        "is 5 of 5 test samples, 4 of 5 for the baseline" in text and "%" not in text
+        for text in texts
+    )
+    # Of many samples, or several seeds, there are shares.
+    many = read_run(rows, {"bounds": {"samples": 50}})
+    assert next(iter(many.matrices[0].rows[0].cells.values())).counted is None
 
 
 def test_a_table_marks_only_what_its_own_adjustment_leaves() -> None:

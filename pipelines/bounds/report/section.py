@@ -324,6 +324,7 @@ SECTION = Section(
         " class?"
     ),
     stages=(STAGE,),
+    sampled_by="samples",
     part=_part,
     endpoints=(
         # One grey level of 8 bits: less of a radius moves no image.

@@ -288,6 +288,7 @@ SECTION = Section(
         " class?"
     ),
     stages=(STAGE,),
+    sampled_by="samples",
     part=_part,
     endpoints=(
         Endpoint(
