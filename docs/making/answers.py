@@ -124,7 +124,7 @@ def answers(form: str) -> str:
         questions = answer().part(kind)
         if kind in (Kind.BUYS, Kind.COSTS):
             lines.append(f"- **{kind.value}**:")
-            lines += [f"    - {name}: {_numbers(own)}" for name, own in questions.items()]
+            lines += [f"    - {_words(own)}: {_numbers(own)}" for own in questions.values()]
         else:
             lines.append(f"- **{kind.value}**: {_places(questions)}.")
     return "\n".join([*lines, _UNKNOWN])
@@ -133,9 +133,14 @@ def answers(form: str) -> str:
 def _places(questions: Mapping[str, Sequence[Statement]]) -> str:
     """Name the questions, each with its workloads; the reasons stand in the table."""
     return "; ".join(
-        f"{question} ({listed(map(_place, statements))})"
-        for question, statements in questions.items()
+        f"{_words(statements)} ({listed(map(_place, statements))})"
+        for statements in questions.values()
     )
+
+
+def _words(statements: Sequence[Statement]) -> str:
+    """The question of some statements, as a reader says it."""
+    return statements[0].row.endpoint.words
 
 
 def _place(statement: Statement) -> str:
@@ -171,9 +176,7 @@ def superseded(study: str) -> str:
 
 def _part(statements: Mapping[str, Sequence[Statement]], kind: Kind) -> str:
     tell = {Kind.UNKNOWN: _open, Kind.SAME: _named}.get(kind, _numbers)
-    return (
-        "; ".join(f"{question} ({tell(own)})" for question, own in statements.items()) or "nothing"
-    )
+    return "; ".join(f"{_words(own)} ({tell(own)})" for own in statements.values()) or "nothing"
 
 
 def _numbers(statements: Sequence[Statement]) -> str:
@@ -209,7 +212,7 @@ def table(whole: Answer) -> str:
             else ""
         )
         lines.append(
-            f"| {row.endpoint.question} (margin {row.margin}) | {mean} | {'; '.join(cells)} |"
+            f"| {row.endpoint.words} (margin {row.margin}) | {mean} | {'; '.join(cells)} |"
         )
     return "\n".join(lines)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from docs.making.answers import BASELINE, REPORTS, SUPERSEDED
 from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.section import sections
 
 # Of the same words of a reading, the mark that a cell has.
 _MARKS = {
@@ -47,6 +49,13 @@ def leaderboard(_: str) -> str:
     matrices = _matrices()
     questions = matrices.groupby("question", sort=False)
     return "\n\n".join(_table(str(question), rows) for question, rows in questions)
+
+
+@cache
+def _words() -> dict[str, str]:
+    """Question -> as a reader says it, of every section."""
+    every = [endpoint for section in sections().values() for endpoint in section.endpoints]
+    return {endpoint.question: endpoint.words for endpoint in every}
 
 
 def _matrices() -> pd.DataFrame:
@@ -91,7 +100,8 @@ def _table(question: str, rows: pd.DataFrame) -> str:
     better = "higher is better" if way > 0 else "lower is better"
     told = f"{scale.difference_unit}; {better}; margin {scale.number(margin)}"
     text = "\n".join(f"| {' | '.join(cells_)} |" for cells_ in table)
-    return f"## {question[0].upper()}{question[1:]}\n\nDifference to GELU in {told}.\n\n{text}"
+    title = _words().get(question, question)
+    return f"## {title[0].upper()}{title[1:]}\n\nDifference to GELU in {told}.\n\n{text}"
 
 
 def _lines(rows: pd.DataFrame) -> Iterator[Line]:

@@ -397,7 +397,7 @@ SECTION = Section(
             Direction.HIGHER,
             0.005,
             clock=(FAST.metric,),
-            phrase="accuracy after pruning, at equal latency",
+            phrase="accuracy after pruning, at equal latency (ONNX Runtime)",
         ),
     ),
     forms=(
