@@ -89,6 +89,7 @@ def test_the_notebook_ends_in_answer_picture_and_relu_network(tmp_path: Path) ->
     for kind in ("Buys", "Costs", "No difference that matters", "Cannot be told"):
         assert f"&lt;dt&gt;{kind}&lt;/dt&gt;" in answer["text/html"]
     assert "&lt;svg" in answer["text/html"]
+    assert "Best treatment:" in answer["text/html"]
     assert "The report: runs/Sequential/report.html" in answer["text/plain"]
     assert "gelu-swap" in shown["rows"]["text/html"]
     assert "accuracy in float on the test samples" in shown["relu"]["text/plain"]
