@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.own.hugging_face_files import WEIGHTS, check_stored
 from evalsuite.own.prepared import converted
+from evalsuite.own.vision import make_importable
 from evalsuite.plugins import did_you_mean
 from opgraph.errors import OwnError
 
@@ -46,6 +47,7 @@ def load_hugging_face(
         raise OwnError(
             f"the model: {model.path} needs transformers: pip install evalsuite[transformers]"
         ) from error
+    make_importable()
     # 1. The configuration decides the architecture, and the task its head.
     place = _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import re
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from evalsuite.own.vision import make_importable
 from evalsuite.plugins import did_you_mean
-from evalsuite.references import WITHOUT_TORCHVISION, fitting_torchvision
+from evalsuite.references import fitting_torchvision
 from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.own.models import Model
-
-_FAKES = re.compile(r"register_fake\(\"(torchvision::\w+)\"\)")
 
 
 def load_timm(model: Model, classes: int | None) -> nn.Module:
@@ -46,13 +39,9 @@ def import_timm(wanted: str) -> Any:
 
     Raises OwnError: it, or its torchvision, is missing; the text says what was wanted of it.
     """
+    make_importable()
     try:
-        try:
-            return importlib.import_module("timm")
-        except RuntimeError as error:
-            if not str(error).startswith(WITHOUT_TORCHVISION):
-                raise
-            return _without_operators()
+        return importlib.import_module("timm")
     # it imports torchvision, which raises errors of its own where it does not fit torch
     except Exception as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -61,23 +50,3 @@ def import_timm(wanted: str) -> Any:
         raise OwnError(
             f"the model: {wanted} needs timm, which cannot be imported ({said}): {cure}"
         ) from error
-
-
-def _without_operators() -> Any:
-    """Import timm beside a torchvision whose compiled operators do not fit this torch, as PyPI's
-    do not fit a torch for the CPU alone.
-
-    None of timm's models calls these; torchvision needs their names to be imported at all.
-    """
-    # 1. The names of which torchvision describes the shapes, without asking whether they are there.
-    spec = find_spec("torchvision")
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
-    text = (folder / "_meta_registrations.py").read_text(encoding="utf-8")
-    for name in _FAKES.findall(text):
-        if not hasattr(torch.ops.torchvision, name.partition("::")[2]):
-            torch.library.define(name, "() -> ()")
-    # 2. Both libraries anew: what was half imported stays behind.
-    for module in [*sys.modules]:
-        if module.partition(".")[0] in ("timm", "torchvision"):
-            del sys.modules[module]
-    return importlib.import_module("timm")

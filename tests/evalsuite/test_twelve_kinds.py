@@ -578,8 +578,8 @@ def timm_model() -> Kind:
             folder = Path("images", part, name)
             folder.mkdir(parents=True)
             for index in range(count):
-                pixels = draw.integers(60, 190, (32, 32, 3))
-                pixels[..., number] += draw.integers(0, 66, (32, 32))
+                pixels = draw.integers(0, 100, (32, 32, 3))
+                pixels[..., number] += draw.integers(0, 150, (32, 32))
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.png")
                 parts[part][0].append(pixels)
                 parts[part][1].append(number)
@@ -593,7 +593,7 @@ def timm_model() -> Kind:
         return timm.create_model("convnext_atto", pretrained=False, act_layer=act, **sizes)  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    weights = fitted(make(), x, cross_entropy(y), 30)
+    weights = fitted(make(), x, cross_entropy(y), 60, 3e-3)
     save_file(dict(weights), "weights.safetensors")
 
     @torch.no_grad()
