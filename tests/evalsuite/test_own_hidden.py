@@ -112,6 +112,11 @@ def test_great_numbers_that_float64_tells_apart_are_inputs() -> None:
     assert read(table([2**60])).input_shape == (2,)
 
 
+def test_a_column_of_one_number_that_no_float_has_is_an_input() -> None:
+    for alone in (["0.1"], ["0.1", "0.10"], [str(10**20 + 1)]):
+        assert read(table(alone)).input_shape == (2,)
+
+
 def test_leading_zeros_and_an_empty_last_column_are_told() -> None:
     assert "x (number, some with leading zeros)" in note(read(table(["01234", "90210"])), "columns")
     rows = [f"{i * 7 % 11},{i % 2}," for i in range(ROWS)]

@@ -75,6 +75,38 @@ def test_parts_are_folders_above_or_below(form: str) -> None:
     assert torch.equal(data.test.targets, torch.as_tensor(drawn(6, 2)[1]))
 
 
+@pytest.mark.parametrize(
+    ("below", "refused"),
+    [
+        (("images/train", "images/val", "images/validation"), "is of the same part as"),
+        (("train/images", "val/images", "validation/images"), "is of the same part as"),
+        (("images/train", "images"), "images beside the folders of parts"),
+        (("images/train", "images/more"), "images beside the folders of parts"),
+        (("train/images", "more/images"), "images beside the folders of parts"),
+        (("images", "test/images"), "lies beside `images` and `masks`"),
+    ],
+)
+def test_no_pair_is_left_out_of_the_parts(below: tuple[str, ...], refused: str) -> None:
+    for seed, each in enumerate(below):
+        images, masks = f"d/{each}", f"d/{each.replace('images', 'masks')}"
+        written(
+            *drawn(9, seed),
+            lambda name, images=images, masks=masks: (f"{images}/{name}", f"{masks}/{name}"),
+        )
+    with pytest.raises(OwnError, match=refused):
+        read()
+
+
+def test_masks_of_a_part_without_images_are_refused() -> None:
+    for part, images in (("train", "d/images/train"), ("test", "elsewhere")):
+        written(
+            *drawn(9),
+            lambda name, part=part, images=images: (f"{images}/{name}", f"d/masks/{part}/{name}"),
+        )
+    with pytest.raises(OwnError, match=r"images.test: there is no such folder, beside d.masks"):
+        read()
+
+
 def test_grey_values_are_named_and_left_out() -> None:
     images, masks = drawn(16)
     written(images, np.array([255, 0, 7])[masks])

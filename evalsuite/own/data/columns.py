@@ -197,8 +197,8 @@ class Column:
             return
         there = [value for value in self.values if not _is_missing(value)]
         exact = [Decimal(value) for value in there if isinstance(value, (str, int, Decimal))]
-        if len(exact) < len(there):
-            return
+        if len(exact) < len(there) or len(set(exact)) == 1:
+            return  # a column of one value, such as 0.1, has no differences to lose
         with localcontext() as context:
             context.prec = _DIGITS
             offsets = np.array([float(number - exact[0]) for number in exact])

@@ -20,6 +20,7 @@ from evalsuite.own.data.images import (
     ORIENTATION,
     Encoded,
     folders_in,
+    has_images,
     is_image,
     names_in,
     plain_bytes,
@@ -81,15 +82,29 @@ def read_masks(source: Source) -> Raw:
 def _folders_of_parts(folder: Path, source: Source) -> Mapping[str, tuple[Path, Path]]:
     """The folders of images and of masks of each part."""
     below = {each.lower(): folder / each for each in folders_in(folder)}
+    named = _parts_in(folder)
     # 1. Both folders here, perhaps with those of the parts inside.
     if {"images", "masks"} <= below.keys():
         images, masks = below["images"], below["masks"]
-        named = {part_named(each): each for each in folders_in(images) if part_named(each)}
-        if not named:
+        beside = [each for each in named.values() if "masks" in folders_in(folder / each)]
+        if beside:
+            raise OwnError(
+                f"{folder / beside[0]}: lies beside `images` and `masks`, and would be left out;"
+                " put all images into folders of parts, or none"
+            )
+        named, of_masks = _parts_in(images), _parts_in(masks)
+        if not named and not of_masks:
             return {"train": (images, masks)}
-        return {part: (images / each, masks / each) for part, each in named.items()}
+        _check_parts_alone(images, named)
+        _check_parts_alone(masks, of_masks)
+        return {
+            part: (
+                images / named.get(part, of_masks.get(part, "")),
+                masks / of_masks.get(part, named.get(part, "")),
+            )
+            for part in {**named, **of_masks}
+        }
     # 2. A folder for each part, with both inside.
-    named = {part_named(each): each for each in folders_in(folder) if part_named(each)}
     found = {}
     for part, each in named.items():
         inside = {name.lower(): folder / each / name for name in folders_in(folder / each)}
@@ -102,13 +117,41 @@ def _folders_of_parts(folder: Path, source: Source) -> Mapping[str, tuple[Path, 
             f"{where}: task segmentation takes a folder `images` and a folder `masks`, whose files"
             " have equal names; or give arrays x and y as .npz"
         )
+    _check_parts_alone(folder, named)
     return found
+
+
+def _parts_in(folder: Path) -> dict[str, str]:
+    """Each part that a folder in here is named after, with that folder. Raises OwnError: two
+    are of one part, as val and validation.
+    """
+    named: dict[str, str] = {}
+    for each in folders_in(folder):
+        part = part_named(each)
+        if part and part in named:
+            raise OwnError(f"{folder / each}: is of the same part as {folder / named[part]}")
+        if part:
+            named[part] = each
+    return named
+
+
+def _check_parts_alone(folder: Path, named: Mapping[str, str]) -> None:
+    """Refuse images beside the parts' folders, which would be left out."""
+    others = [each for each in folders_in(folder) if each not in named.values()]
+    aside = [each for each in others if has_images(folder / each)]
+    aside += filter(is_image, names_in(folder))
+    if aside:
+        raise OwnError(
+            f"{folder / aside[0]}: images beside the folders of parts ({', '.join(named.values())})"
+            " would be left out; put them into a part's folder"
+        )
 
 
 def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     """Each image with its mask, by their names without endings."""
-    if not masks.is_dir():
-        raise OwnError(f"{masks}: there is no such folder, beside {images}")
+    for here, there in ((images, masks), (masks, images)):
+        if not there.is_dir():
+            raise OwnError(f"{there}: there is no such folder, beside {here}")
     files = [_by_stem(images), _by_stem(masks)]
     for own, others, here, what in (
         (files[0], files[1], masks, "mask"),
