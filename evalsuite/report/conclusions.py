@@ -162,9 +162,11 @@ def _moderated(
     cell: MatrixCell, row: MatrixRow, drawn: Estimate | None, seeds: int = 0
 ) -> tuple[float | None, float | None, float]:
     """Both p values by a moderated estimate, or the cell's own, and how much stricter their level
-    is.
+    is: 0 of what has no seeds that could lie close together, and stands by its own test.
     """
-    if drawn is None or cell.clock or skewed(cell.values):
+    if drawn is None:
+        return _difference_p(cell), _loss_p(cell, row), 0.0
+    if cell.clock or skewed(cell.values):
         return _difference_p(cell), _loss_p(cell, row), 1.0
     loss = margin_p(drawn, row.endpoint.margin, row.way)
     return drawn.p, loss, stricter(seeds or drawn.n)

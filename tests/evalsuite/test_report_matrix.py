@@ -27,6 +27,7 @@ from evalsuite.report.matrix import Matrix, matrix_row, tones_of
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.page import render
 from evalsuite.report.paired import mean_text
+from evalsuite.report.paired_samples import paired_samples, sample_estimate
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Contrast, Endpoint, Evidence, mean_test, sections
@@ -645,3 +646,27 @@ def test_an_axis_is_no_narrower_than_what_rounding_does() -> None:
     low, high = axes.get_ylim()
     assert high - low >= 1e-6
     assert axes.get_xlim()[1] > 1
+
+
+def test_test_samples_are_no_seeds_that_lie_close_together() -> None:
+    right, wrong = np.ones(1000), np.ones(1000)
+    wrong[:8] = 0
+    over_samples = sample_estimate(paired_samples(right, wrong))
+    alone = Evidence(Contrast("w", {0: 1.0}, {0: 0.992}))
+    rows = [
+        matrix_row("demo", endpoint(), {"w": alone}, {"w": 1}, samples={"w": over_samples}),
+        *(
+            matrix_row(
+                "demo",
+                endpoint(),
+                {"w": Evidence(contrast(gap, (-spread, 0.0, spread)))},
+                {"w": 3},
+            )
+            for gap, spread in [(0.01, 0.001)] * 2 + [(0.0, 0.03)] * 4
+        ),
+    ]
+    found = read_rows(rows)
+    # What draws the seeds' variances towards each other leaves the test over samples as it is.
+    assert found[0].cells["w"].p_adjusted == pytest.approx(5 * 2 / 2**8)
+    assert found[0].cells["w"].reading is Reading.HELPS
+    assert found[1].cells["w"].reason == "too few seeds to tell an effect from skewed differences"
