@@ -173,9 +173,11 @@ def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int])
 
 
 def _number(value: float) -> float | int:
-    """Seven digits are enough to draw and to average; `comparison.csv` has all."""
-    short = float(f"{value:.7g}")
-    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+    """Of a fraction seven digits are enough to draw and to average, `comparison.csv` has all; a
+    whole number, as of parameters, is kept whole.
+    """
+    number = value if value.is_integer() else float(f"{value:.7g}")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _verdict(cell: Mapping[str, Any]) -> str:

@@ -95,6 +95,25 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
         assert bool(cells["resolved"][i]) == (wanted["resolved"] == "True")
 
 
+def test_the_page_holds_whole_numbers_whole(tmp_path: Path) -> None:
+    rows = [
+        replace(row, value=12_345_671.0 + row.seed) if row.metric == "float_islands" else row
+        for row in sample_rows()
+        if row.value is not None
+    ]
+    made = write_run(tmp_path / "run", rows, sample_record())
+    write_report(made)
+    data = Page((made / "report.html").read_text(encoding="utf-8")).data
+    seeds = sorted({row.seed for row in rows if row.metric == "float_islands"})
+    found = [
+        data["cells"]["values"][i]
+        for i, at in enumerate(data["cells"]["line"])
+        if data["lines"]["metric"][at] == "float_islands"
+    ]
+    assert found
+    assert all(each is None or each - 12_345_671 in seeds for values in found for each in values)
+
+
 def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them(folder: Path) -> None:
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     (picture,) = page.data["pictures"]
