@@ -55,6 +55,8 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
     # 1. Each part as one frame, with its targets as a column.
     joined = {name: _joined(part, target) for name, part in parts.items()}
     frames, column = _alike(joined)
+    if any(isinstance(part, tuple) for part in parts.values()):
+        _check_told(frames, column)
     # 2. As arrays for a trained network, unless texts have to become tokens.
     first = next(iter(frames.values()))
     if trained and not any(_is_text(first, name) for name in _TEXTS):
@@ -106,9 +108,7 @@ def _joined(given: Any, target: str) -> tuple[pd.DataFrame, str]:
         raise OwnError(
             f"data: the frame has a column {column!r}, which the targets are called, too"
         )
-    whole = frame.assign(**{column: targets})
-    _check_told(frame, whole[column])
-    return whole, column
+    return frame.assign(**{column: targets}), column
 
 
 def _column_in(frame: pd.DataFrame, target: str) -> str:
@@ -165,14 +165,18 @@ def _alike(joined: Mapping[str, tuple[pd.DataFrame, str]]) -> tuple[dict[str, pd
     return {name: frame[list(first.columns)] for name, (frame, _) in joined.items()}, column
 
 
-def _check_told(frame: pd.DataFrame, targets: pd.Series) -> None:
-    """Refuse a frame that still holds the targets which are given beside it, or their names or
-    codes.
+def _check_told(frames: Mapping[str, pd.DataFrame], target: str) -> None:
+    """Refuse frames that still hold the targets which are given beside them, or their names or
+    codes, in all parts: in a small part alone an input may be like its target by chance.
     """
     from evalsuite.own.data.leaks import how_told
 
-    wanted = targets.tolist()
-    told = {str(name): how_told(frame[name].tolist(), wanted) for name in frame.columns}
+    def whole(name: str) -> list[Any]:
+        return [value for frame in frames.values() for value in frame[name].tolist()]
+
+    wanted = whole(target)
+    inputs = [name for name in next(iter(frames.values())).columns if name != target]
+    told = {name: how_told(whole(name), wanted) for name in inputs}
     name = next((name for name in told if told[name]), "")
     if name and len(told) > 1:
         raise OwnError(

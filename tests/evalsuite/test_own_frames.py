@@ -231,3 +231,20 @@ def test_times_that_float32_cannot_tell_are_refused_for_a_trained_network() -> N
 def test_rows_of_a_run_are_read_by_a_text() -> None:
     sample = Path(__file__).parents[2] / "reports" / "sample"
     pd.testing.assert_frame_equal(read_results(str(sample)), read_results(sample))
+
+
+def test_an_input_that_is_like_the_target_in_a_small_part_alone_is_an_input() -> None:
+    frame = flowers(90)
+    train, test = frame.iloc[:60], frame.iloc[60:]
+
+    def beside(part: pd.DataFrame, wrong: int) -> tuple[pd.DataFrame, np.ndarray]:
+        """With a code of the targets, which is wrong in some rows."""
+        kinds = part.pop("kind").to_numpy()
+        codes = np.unique(kinds, return_inverse=True)[1]
+        codes[:wrong] = (codes[:wrong] + 1) % 3
+        return part.assign(guess=codes), kinds
+
+    data = read(train=beside(train.copy(), 2), test=beside(test.copy(), 0))
+    assert len(data.test) == 30
+    with pytest.raises(OwnError, match="column 'guess' has one value for each .* in all 90 rows"):
+        read(train=beside(train.copy(), 0), test=beside(test.copy(), 0))
