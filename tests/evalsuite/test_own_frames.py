@@ -246,5 +246,5 @@ def test_an_input_that_is_like_the_target_in_a_small_part_alone_is_an_input() ->
 
     data = read(train=beside(train.copy(), 2), test=beside(test.copy(), 0))
     assert len(data.test) == 30
-    with pytest.raises(OwnError, match="column 'guess' has one value for each .* in all 90 rows"):
+    with pytest.raises(OwnError, match=r"column 'guess' has one value for each .* in all 90 rows"):
         read(train=beside(train.copy(), 0), test=beside(test.copy(), 0))
