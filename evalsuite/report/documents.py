@@ -137,8 +137,13 @@ def markdown(content: Run) -> str:
         if ranking
         else []
     )
+    failed = content.failures
+    jobs_failed = failed[failed["metric"] == ""]
     shown = {
         "content": content,
+        "jobs_failed": jobs_failed.to_numpy().tolist(),
+        "metrics_failed": len(failed) - len(jobs_failed),
+        "failure_columns": [*failed.columns],
         "data_columns": ["workload", *_DATA],
         "file_name": file_name,
         "facts": facts_of(content),
