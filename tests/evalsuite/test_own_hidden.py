@@ -289,6 +289,9 @@ def test_a_loader_gives_the_samples_that_its_sampler_draws(dataset: str) -> None
         given = sampler if "batch" in sampler else f"batch_size=8, {sampler}"
         with pytest.raises(OwnError, match=r"the loader draws samples by \w+; give the data set"):
             returned(f"DataLoader({dataset}, {given})")
+    for sampler in ("SequentialSampler", "RandomSampler"):
+        with pytest.raises(OwnError, match="the sampler is of 40 of 60 samples; make the sampler"):
+            returned(f"DataLoader({dataset}, 8, sampler={sampler}(range(40)))")
 
 
 def test_a_data_set_that_changes_some_samples_at_random_is_refused() -> None:

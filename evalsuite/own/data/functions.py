@@ -287,6 +287,7 @@ def _sampled(loader: DataLoader[Any], said: str) -> Any:
     OwnError: some are drawn more often than others, or by rules of the user's own.
     """
     batches, dataset = loader.batch_sampler, loader.dataset
+    given: Any = dataset
     if batches is None or isinstance(dataset, IterableDataset):
         return dataset  # which is refused for that
     sampler = batches.sampler if type(batches) is BatchSampler else batches
@@ -296,6 +297,12 @@ def _sampled(loader: DataLoader[Any], said: str) -> Any:
             return TensorDataset(*(tensor[places] for tensor in dataset.tensors))
         return Subset(dataset, places)
     if isinstance(sampler, (SequentialSampler, RandomSampler)):
+        # It may have been made of other data, as of the first samples alone.
+        source: Any = sampler.data_source
+        if source is not given and len(source) != len(given):
+            cure = "make the sampler of the loader's data set, or give a torch Subset of it"
+            counts = f"{len(source):,} of {len(given):,}"
+            raise OwnError(f"{said}: the sampler is of {counts} samples; {cure}")
         return dataset
     cure = "give the data set itself, where each sample counts once, or a torch Subset of it"
     raise OwnError(f"{said}: the loader draws samples by {type(sampler).__name__}; {cure}")
