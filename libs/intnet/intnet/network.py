@@ -210,12 +210,12 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         )
     last = network.operations[-1].name
     nodes.layer = "output"
-    guarded = bool(nodes.wide_layers) and bool(nodes.shapes[last])
+    guarded = bool(nodes.wide_layers)
     logits = nodes.add(
         "Cast", tensors[last].name, output="" if guarded else _LOGITS, to=onnx.TensorProto.INT32
     )
     if guarded:
-        _refuse_narrow_runtimes(nodes, logits, nodes.shapes[last][-1])
+        _refuse_narrow_runtimes(nodes, logits, nodes.shapes[last])
     model = _model(
         nodes,
         helper.np_dtype_to_tensor_dtype(np.dtype(dtype_like)),
@@ -237,15 +237,26 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     return model
 
 
-def _refuse_narrow_runtimes(nodes: Nodes, logits: str, features: int) -> None:
+def _refuse_narrow_runtimes(nodes: Nodes, logits: str, shape: Shape) -> None:
     """Append a node that changes nothing, and that OpenVINO cannot load.
 
     OpenVINO's CPU plugin computes 64-bit integers in 32 bits, and gives other logits without an
     error. It has no operator of the standard's second domain, which ONNX Runtime and tract have:
     so it refuses the file by the operator's name where it would answer wrongly.
     """
-    every = nodes.constant(np.arange(features), np.int64)
+    # One number for each sample has no axis of features to take all of: it gets one in between.
+    if not shape:
+        axis = nodes.constant(np.array([1]), np.int64)
+        features = nodes.add("Unsqueeze", logits, axis)
+        kept = nodes.add("ArrayFeatureExtractor", features, _every(nodes, 1), domain=_SECOND_DOMAIN)
+        nodes.add("Squeeze", kept, axis, output=_LOGITS)
+        return
+    every = _every(nodes, shape[-1])
     nodes.add("ArrayFeatureExtractor", logits, every, output=_LOGITS, domain=_SECOND_DOMAIN)
+
+
+def _every(nodes: Nodes, features: int) -> str:
+    return nodes.constant(np.arange(features), np.int64)
 
 
 def float_tensors(model: onnx.ModelProto) -> list[str]:

@@ -153,9 +153,9 @@ def test_a_file_names_the_sums_that_float32_may_round(tmp_path: Path) -> None:
     assert "OpenVINO" in said[1]
 
 
-def _polynomial() -> IntegerNetwork:
+def _polynomial(shape: tuple[int, ...] = (8,)) -> IntegerNetwork:
     gelu = make_polynomial("gelu", (INPUT,), 1.0, GRID, GRID)
-    return network([gelu], (8,))
+    return network([gelu], shape)
 
 
 def test_a_file_names_where_it_computes_in_64_bits(tmp_path: Path) -> None:
@@ -164,19 +164,26 @@ def test_a_file_names_where_it_computes_in_64_bits(tmp_path: Path) -> None:
     assert "OpenVINO" in model.doc_string
 
 
-def test_openvino_refuses_a_file_that_it_would_compute_wrongly(tmp_path: Path) -> None:
+SHAPES: list[tuple[int, ...]] = [(8,), (3, 2), ()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_openvino_refuses_a_file_that_it_would_compute_wrongly(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
     openvino = pytest.importorskip("openvino")
     path = tmp_path / "net.onnx"
-    write_integer_onnx(_polynomial(), path)
+    write_integer_onnx(_polynomial(shape), path)
     with pytest.raises(RuntimeError, match="ArrayFeatureExtractor"):
         openvino.Core().compile_model(str(path), "CPU")
 
 
-def test_the_node_that_refuses_changes_no_integer(tmp_path: Path) -> None:
-    net = _polynomial()
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_node_that_refuses_changes_no_integer(shape: tuple[int, ...], tmp_path: Path) -> None:
+    net = _polynomial(shape)
     path = tmp_path / "net.onnx"
     model = write_integer_onnx(net, path)
-    assert model.graph.node[-1].op_type == "ArrayFeatureExtractor"
+    assert "ArrayFeatureExtractor" in [node.op_type for node in model.graph.node[-2:]]
     x = inputs(np.random.default_rng(3), net, 64)
     (found,) = open_onnx(path).run(None, {"input": x})
     expected = Executor(net).run_integers(x)
