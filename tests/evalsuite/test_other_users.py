@@ -96,7 +96,10 @@ for pid in pids:
             print("read", pid, name)
         except OSError:
             pass
-    command = open(f"/proc/{pid}/cmdline").read()  # which is for all
+    try:
+        command = open(f"/proc/{pid}/cmdline").read()  # which is for all
+    except OSError:  # the process has ended
+        continue
     if "PRIVATE" in command or "BEGIN" in command:
         print("key in the words of", pid)
 for top in (folder, "/dev/shm"):

@@ -540,7 +540,8 @@ def test_intervals_over_workloads_cover_the_mean_of_these(between: float, seeds:
         (
             "bounds",
             "mean certified radius",
-            {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS},
+            # Its few seeds say "costs" and "helps" by their own t tests alone.
+            {"mnist-cnn": Reading.UNRESOLVED, "digits-cnn": Reading.NO_WORSE},
         ),
         (
             "smt",
