@@ -43,6 +43,7 @@ def networks(
         loss = [np.logaddexp(0, np.where(label, -logit, logit)) for logit in logits]
         return [(right[0], right[1]), (loss[0], loss[1])]
 
+    # The pair is compared on the few samples; the truth is the mean over the many.
     (right, loss), (every_right, every_loss) = scores(samples), scores(_ALL * samples)
     paired = [paired_samples(*each) for each in (right, loss)]
     assert paired[0] is not None
@@ -59,8 +60,8 @@ def coverage(count: int, samples: int, seed: int, moved: float = 0.2) -> tuple[f
     inside = np.zeros(2)
     for _ in range(count):
         *paired, accuracy, loss = networks(rng, samples, moved)
-        for place, (each, wanted) in enumerate(zip(paired, (accuracy, loss), strict=True)):
-            low, high = each.interval()
+        for place, (pair, wanted) in enumerate(zip(paired, (accuracy, loss), strict=True)):
+            low, high = pair.interval()
             inside[place] += low <= wanted <= high
     return float(inside[0] / count), float(inside[1] / count)
 
@@ -75,6 +76,7 @@ def no_worse(count: int, discordant: float, lost: float = 0.0, samples: int = 50
         samples: of the test part.
     """
     rng = np.random.default_rng(4)
+    # Both right, the network alone, the baseline alone; what is left is both wrong.
     shares = [0.95 - lost / 2, (discordant - lost) / 2, (discordant + lost) / 2]
     drawn = rng.multinomial(samples, [*shares, 1 - sum(shares)], count)
     called = [margin_p(sample_estimate(RightAndWrong(*map(int, row))), _MARGIN, 1) for row in drawn]

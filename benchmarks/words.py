@@ -103,23 +103,28 @@ def simulate(
         scattered: each cell has one, lognormal about the others'.
     """
     draw = np.random.default_rng(7)
+    # Truth -> tables with a word that is false under it.
     wrong = {0.0: 0, -MARGIN: 0}
     covered: list[list[bool]] = [[], []]
     spread = 0.01 * (1.0 + unequal * np.arange(shape[1]))[None, :, None]
     for truth in wrong:
         false = SAID if not truth else (Reading.NO_WORSE, Reading.HELPS)
         for _ in range(tables):
-            own = np.exp(draw.normal(size=(*shape[:2], 1))) if scattered else 1.0
-            rows = table_of(draws(draw, shape) * spread * own + truth, draw, failed=failed)
+            # 1. A table whose every cell, and every mean, has this truth.
+            factor = np.exp(draw.normal(size=(*shape[:2], 1))) if scattered else 1.0
+            rows = table_of(draws(draw, shape) * spread * factor + truth, draw, failed=failed)
+            # 2. Whether any of its words is false, and which intervals hold the truth.
             cells = [cell for row in rows for cell in row.cells.values()]
             means = [row.pooled for row in rows]
             wrong[truth] += any(cell.reading in false for cell in (*cells, *means))
-            for place, found in enumerate((cells, means)):
+            for place, group in enumerate((cells, means)):
                 covered[place] += [
-                    cell.estimate.low <= truth <= cell.estimate.high for cell in found
+                    cell.estimate.low <= truth <= cell.estimate.high for cell in group
                 ]
     return Rates(
-        wrong[0.0] / tables, wrong[-MARGIN] / tables, *(float(np.mean(each)) for each in covered)
+        wrong[0.0] / tables,
+        wrong[-MARGIN] / tables,
+        *(float(np.mean(holds)) for holds in covered),
     )
 
 
@@ -130,10 +135,11 @@ def table_of(
     for question in values:
         evidence = {}
         for name, gaps in enumerate(question):
-            own = dict(enumerate(map(float, gaps)))
+            values_by_seed = dict(enumerate(map(float, gaps)))
             if failed and draw.random() < 0.5:
-                del own[int(draw.integers(len(gaps)))]
-            evidence[str(name)] = Evidence(Contrast("", own, dict.fromkeys(range(len(gaps)), 0.0)))
+                del values_by_seed[int(draw.integers(len(gaps)))]
+            baseline = dict.fromkeys(range(len(gaps)), 0.0)
+            evidence[str(name)] = Evidence(Contrast("", values_by_seed, baseline))
         rows.append(matrix_row("s", QUESTION, evidence, dict.fromkeys(evidence, values.shape[2])))
     return read_rows(rows)
 
@@ -149,22 +155,25 @@ class Power:
 def power(
     shape: tuple[int, int, int], tables: int, effect: float, *, scattered: bool = False
 ) -> Power:
-    """Of normal differences, a third of the questions with a true effect of so many deviations."""
+    """Tell how often true effects are seen: normal differences, of which a third of the questions
+    has an effect of so many deviations.
+    """
     draw = np.random.default_rng(11)
     seen: list[list[bool]] = [[], []]
     for _ in range(tables):
-        own = 0.01 * (np.exp(draw.normal(size=(*shape[:2], 1))) if scattered else 1.0)
+        spread = 0.01 * (np.exp(draw.normal(size=(*shape[:2], 1))) if scattered else 1.0)
         true = (np.arange(shape[0]) % 3 == 0)[:, None, None]
-        rows = table_of(own * (normal(draw, shape) + effect * true), draw, failed=False)
+        rows = table_of(spread * (normal(draw, shape) + effect * true), draw, failed=False)
         cells = [[*row.cells.values(), row.pooled] for row in rows]
-        p_values = iter(holm([cell.p for every in cells for cell in every]))
-        for place, every in enumerate(cells):
-            for cell in every:
+        # Holm's adjustment is over all tests of the table, in their order.
+        p_values = iter(holm([cell.p for row_cells in cells for cell in row_cells]))
+        for place, row_cells in enumerate(cells):
+            for cell in row_cells:
                 p = next(p_values)
                 if place % 3 == 0:
                     seen[0].append(cell.reading is Reading.HELPS)
                     seen[1].append(p is not None and p <= LEVEL)
-    return Power(*(float(np.mean(each)) for each in seen))
+    return Power(*(float(np.mean(results)) for results in seen))
 
 
 KINDS: dict[str, Draw] = {
@@ -194,8 +203,8 @@ def main(tables: int) -> None:
             print(f"{seeds} seeds, {spreads}, seeds failed: {_told(rates)}", flush=True)
             for effect in EFFECTS[seeds]:
                 seen = power(shape, tables, effect, scattered=scattered)
-                told = f"seen {seen.words:.3f}, by the t test {seen.t_test:.3f}"
-                print(f"{seeds} seeds, {spreads}, effect {effect}: {told}", flush=True)
+                shares = f"seen {seen.words:.3f}, by the t test {seen.t_test:.3f}"
+                print(f"{seeds} seeds, {spreads}, effect {effect}: {shares}", flush=True)
 
 
 def _told(rates: Rates) -> str:

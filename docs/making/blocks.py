@@ -92,7 +92,7 @@ def _purpose(room: str) -> str:
 
 
 def told(table: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], str]:
-    """What a table of `benchmarks.contrasts` says of a study."""
+    """Make of a table of `benchmarks.contrasts` the block of a study."""
     return lambda study: grid(*table(study))
 
 

@@ -16,7 +16,7 @@ from docs.making.answers import BASELINE, REPORTS, SUPERSEDED
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.section import sections
 
-# Of the same words of a reading, the mark that a cell has.
+# Reading -> the words of a cell.
 _MARKS = {
     "helps": "**helps**",
     "costs": "**costs**",
@@ -32,7 +32,7 @@ _SAMPLE = "sample"
 
 @dataclass(frozen=True)
 class Line:
-    """What one study found of a variant on a workload, in one question."""
+    """A variant's difference to GELU on one workload, in one question of one study."""
 
     study: str
     variant: str
@@ -87,8 +87,8 @@ def _table(question: str, rows: pd.DataFrame) -> str:
 
     # The order of the lines: the mean difference over the workloads of each variant.
     def mean(variant: str) -> float:
-        own = [line.difference for (name, _), line in cells.items() if name == variant]
-        return way * math.fsum(own) / len(own)
+        gaps = [line.difference for (name, _), line in cells.items() if name == variant]
+        return way * math.fsum(gaps) / len(gaps)
 
     variants.sort(key=mean, reverse=True)
     heads = ["variant", *workloads]
@@ -98,10 +98,10 @@ def _table(question: str, rows: pd.DataFrame) -> str:
     ]
     table = [heads, ["---"] * len(heads), *body]
     better = "higher is better" if way > 0 else "lower is better"
-    told = f"{scale.difference_unit}; {better}; margin {scale.number(margin)}"
+    unit = f"{scale.difference_unit}; {better}; margin {scale.number(margin)}"
     text = "\n".join(f"| {' | '.join(cells_)} |" for cells_ in table)
     title = _words().get(question, question)
-    return f"## {title[0].upper()}{title[1:]}\n\nDifference to GELU in {told}.\n\n{text}"
+    return f"## {title[0].upper()}{title[1:]}\n\nDifference to GELU in {unit}.\n\n{text}"
 
 
 def _lines(rows: pd.DataFrame) -> Iterator[Line]:

@@ -34,7 +34,7 @@ Where = Callable[[int], str]
 
 @dataclass(frozen=True)
 class Naming:
-    """What names the classes beside the data.
+    """The names of classes that stand beside the data.
 
     Args:
         chosen: the user's `labels`, by number.

@@ -81,7 +81,7 @@ class Column:
 
     @property
     def keys(self) -> list[float | str | None]:
-        """What tells equal values: the numbers, None where they are missing, or the texts."""
+        """The values to compare: the numbers, None where they are missing, or the texts."""
         if self.kind == "category":
             return list(self.texts)
         return [None if math.isnan(number) else number for number in self.numbers.tolist()]

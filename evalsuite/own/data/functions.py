@@ -47,7 +47,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 def made(reference: str) -> Any:
-    """What the user's function returns; called once in a process, with generators of a fixed seed.
+    """Call the user's function, once in a process, with generators of a fixed seed.
     Raises OwnError where it is no function, or raises.
     """
     place = Path(reference.rpartition(":")[0]).expanduser()
@@ -109,8 +109,8 @@ def content_of(reference: str) -> bytes:
 
 
 def read_made(source: Source) -> Raw | Data:
-    """What the function returns, as parts; `Data` as they are. Raises OwnError where it raises, or
-    returns something else.
+    """Return what the function returns, as parts; `Data` as they are. Raises OwnError where it
+    raises, or returns something else.
     """
     # 1. Data as they are, or arrays by names that are no parts.
     given = made(source.path)

@@ -156,7 +156,7 @@ def raw_of(parts: Mapping[str, Encoded], source: Source, labels: tuple[str, ...]
 
 
 def _notes(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]:
-    """What the user is told of images that are seen otherwise than they are given."""
+    """Tell the user of images that are seen otherwise than they are given."""
     whole = sum(len(part.digests) for part in seen)
     turned, framed, clear = (
         sum(counts) for counts in zip(*(part.counts() for part in seen), strict=True)
@@ -175,7 +175,7 @@ def _notes(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]
 
 
 class _Seen:
-    """What is known of a part's images.
+    """The facts of a part's images that the checks and notes need.
 
     `turned` are those that are stored otherwise than they are seen; `framed` counts those with
     several frames, and `clear` those with transparency.

@@ -176,21 +176,8 @@ def _assembled(
     if kind == "tokens":
         raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
     _check_given(raw)
-    notes_of_heads: tuple[tuple[str, str], ...] = ()
-    if kind == "heads":
-        heads: Any = getattr(task, "task", task)
-        joined, heads, notes_of_heads = numbered_heads(raw.parts, heads, bool(source.target))
-        task = shaped(task, targets=heads.targets, real=heads.real)
-        found = Numbered(joined, joined["train"].shape[1])
-    elif kind == "vectors" and raw.parts["train"].targets is None:
-        found = Numbered(
-            {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
-        )
-    else:
-        naming = replace(naming, order=naming.order if raw.folders or source.order else "")
-        naming = replace(naming, order="text") if raw.folders and not naming.order else naming
-        found = numbered(raw.parts, kind, naming, raw.labels, raw.vocabulary or 0)
-    targets, classes = found.targets, found.count
+    task, numbers, notes_of_heads = _numbered_for(task, kind, raw, source, naming)
+    targets, classes = numbers.targets, numbers.count
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
@@ -200,10 +187,11 @@ def _assembled(
             raise OwnError(
                 f"{raw.said}: {said} {_dimensions(values)}; give all parts targets of one form"
             )
-    lacking = _lacking(found) if kind == "classes" else ""
-    given = kind in ("classes", "values") and raw.fit is None
-    leak = told_by_arrays(raw.parts, targets) if given else ""
-    doubtful = [*([leak] if leak else []), *other_scales(raw.parts, targets)]
+    lacking = _lacking(numbers) if kind == "classes" else ""
+    # The columns of a table were looked at where they were read.
+    is_plain = kind in ("classes", "values") and raw.fit is None
+    leak = told_by_arrays(raw.parts, targets) if is_plain else ""
+    doubts = [*([leak] if leak else []), *other_scales(raw.parts, targets)]
     # 2. Cut what is missing, and only then fit the encoding: its means and ranges are of the
     # training part alone.
     parts, targets = cut(raw, targets, source)
@@ -229,14 +217,12 @@ def _assembled(
         for name in PARTS
     )
     # 5. What to say of it all.
-    names = found.classes.names if found.classes is not None else ()
-    notes = (
-        raw.notes
-        if found.classes is None
-        else (*raw.notes, ("classes", f"{found.classes.described()}{lacking}"))
-    )
-    notes = (*notes, *notes_of_heads)
-    notes = (*notes, *(("warning", sentence) for sentence in doubtful))
+    notes = raw.notes
+    names: tuple[str, ...] = ()
+    if numbers.classes is not None:
+        names = numbers.classes.names
+        notes = (*notes, ("classes", f"{numbers.classes.described()}{lacking}"))
+    notes = (*notes, *notes_of_heads, *(("warning", sentence) for sentence in doubts))
     if cut_off := [name for name in PARTS if name not in raw.parts]:
         notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(
@@ -254,12 +240,32 @@ def _assembled(
     )
 
 
+def _numbered_for(
+    task: Task, kind: Kind, raw: Raw, source: Source, naming: Naming
+) -> tuple[Task, Numbered, tuple[tuple[str, str], ...]]:
+    """Return the task with the form of its targets, the targets as numbers, and what to say of
+    several heads. A teacher's outputs are no targets yet: 0 stands for them.
+    """
+    if kind == "heads":
+        heads: Any = getattr(task, "task", task)
+        joined, heads, notes = numbered_heads(raw.parts, heads, bool(source.target))
+        shaped_task = shaped(task, targets=heads.targets, real=heads.real)
+        return shaped_task, Numbered(joined, joined["train"].shape[1]), notes
+    if kind == "vectors" and raw.parts["train"].targets is None:
+        zeros = {name: torch.zeros(len(part.inputs)) for name, part in raw.parts.items()}
+        return task, Numbered(zeros, 0), ()
+    # Only names of folders, or an order that the user asks for, are sorted otherwise.
+    naming = replace(naming, order=naming.order if raw.folders or source.order else "")
+    naming = replace(naming, order="text") if raw.folders and not naming.order else naming
+    return task, numbered(raw.parts, kind, naming, raw.labels, raw.vocabulary or 0), ()
+
+
 def _dimensions(targets: torch.Tensor) -> str:
     return "numbers" if targets.ndim == 1 else f"rows of {targets[0].numel()} numbers"
 
 
 def _lacking(found: Numbered) -> str:
-    """What to say of classes without a sample, and of samples that count nowhere."""
+    """Tell of classes without a sample, and of samples that count nowhere."""
     targets = torch.cat([part.flatten() for part in found.targets.values()])
     known = targets[targets != IGNORED]
     uncounted, seen = len(targets) - len(known), set(known.tolist())

@@ -34,7 +34,7 @@ _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
 
 
 def kind_of(task: Task) -> Kind:
-    """What the targets of a task are; "" of a user's own task that says nothing: what the data
+    """Name the targets of a task; "" of a user's own task that says nothing: what the data
     have.
 
     A user's task inherits from one of ours, or says it in a class variable `targets`.
