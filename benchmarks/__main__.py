@@ -24,19 +24,13 @@ from benchmarks.peers import peers
 from benchmarks.runs import runs
 from benchmarks.smt import exact_verification
 from benchmarks.subjects import Figure, fresh, session
-from evalsuite import (
-    GELU,
-    RELU,
-    TANH,
-    LambdaGELU,
-    compare_latency,
-    interval,
-    open_onnx,
-    relax,
-    run_onnx,
-)
+from evalsuite import LambdaGELU, open_onnx
+from evalsuite.latency import compare_latency
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
+from lambda_gelu import GELU, RELU
+from netverify import TANH, interval, relax
+from opgraph import run_onnx
 
 _Session = onnxruntime.InferenceSession
 

@@ -19,9 +19,11 @@ from torch.fx.experimental.optimization import fuse
 
 from benchmarks.soundness import network_of
 from benchmarks.subjects import Figure, box
-from evalsuite import Bench, Property, compare_latency, graph_of_network
-from evalsuite import Propagation as OfGraph
+from evalsuite import Bench, Property
+from evalsuite.latency import compare_latency
+from evalsuite.verification.subjects import graph_of_network
 from netverify.graph import Graph
+from netverify.propagation import Propagation as OfGraph
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions

@@ -23,11 +23,12 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from evalsuite import Answer, Network, export_onnx, open_onnx, run_onnx, swap_to_relu, verify
+from evalsuite import Answer, Network, export_onnx, open_onnx, swap_to_relu, verify
 from evalsuite.plugins import load
 from evalsuite.run.making import make_network
 from evalsuite.variants import standing
 from evalsuite.workloads.workload import Data
+from opgraph import run_onnx
 from pipelines.prune.channels import prune
 from pipelines.prune.selection import Probe, Selection
 from pipelines.quantize.placement import Bits, Scheme

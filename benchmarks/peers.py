@@ -30,17 +30,11 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
 from benchmarks.subjects import trained
-from evalsuite import (
-    Data,
-    Inputs,
-    compare_latency,
-    export_onnx,
-    feed,
-    leaves,
-    mapped,
-    open_onnx,
-    run_onnx,
-)
+from evalsuite import Data, export_onnx, open_onnx
+from evalsuite.latency import compare_latency
+from opgraph import Inputs, run_onnx
+from opgraph.deployment import feed
+from opgraph.inputs import leaves, mapped
 
 CALIBRATED, TESTED = 120, 256  # samples, at most
 _CHUNK = 16

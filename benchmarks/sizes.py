@@ -26,7 +26,8 @@ import psutil
 import torch
 from torch import nn
 
-from evalsuite import Bench, Classification, Data, LanguageModel, Network, Split, Unsupported
+from evalsuite import Bench, Data, Network, Split, Unsupported
+from evalsuite.tasks import Classification, LanguageModel
 from evalsuite.workloads.transformer import Block, VisionTransformer, feed_forwards
 from evalsuite.workloads.transformer import LanguageModel as Causal
 from opgraph import estimates

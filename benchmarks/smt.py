@@ -20,7 +20,8 @@ from typing import get_args
 import torch
 
 from benchmarks.subjects import Figure, balls, trained
-from evalsuite import Network, Property, Unsupported, Verdict, falsify
+from evalsuite import Network, Property, Unsupported, Verdict
+from netverify import falsify
 from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import BEST, Z3, between, declared, defined, linear, relu

@@ -36,18 +36,10 @@ from benchmarks.graph_lirpa import GraphEngine
 from benchmarks.subjects import box, trained
 from docs.making.networks import NETWORKS
 from docs.making.networks import subject as of_table
-from evalsuite import (
-    Bench,
-    Network,
-    Property,
-    Subject,
-    Unsupported,
-    graph_of_network,
-    subjects,
-    zonotopes_of,
-)
-from evalsuite import Propagation as OfGraph
+from evalsuite import Bench, Network, Property, Unsupported
+from evalsuite.verification.subjects import Subject, graph_of_network, subjects, zonotopes_of
 from netverify.graph import Graph
+from netverify.propagation import Propagation as OfGraph
 from netverify.zonotope import Zonotope
 from opgraph.embedded import Embedded
 from opgraph.onnx_file import graph_of_model

@@ -21,6 +21,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+from evalsuite.moved import NEW_PLACES
+
 OURS = ("evalsuite", "pipelines", "lambda_gelu", "opgraph", "netverify", "intnet")
 # folders that a user's file put on the path: only a process that has loaded it finds them
 ADDED: set[Path] = set()
@@ -127,7 +129,7 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
                 each.name if each.asname else each.name.partition(".")[0] for each in node.names
             ]
             names.update(each.name for each in node.names)
-            names.update(home for each in bound for home in _lazy(each).values())
+            names.update(home for package in bound for home in _behind(package, "*"))
             continue
         # `from x import y`: leading dots count from the package upwards; y may be a module
         # itself, or a name that the package loads lazily.
@@ -156,17 +158,21 @@ def _is_for_type_checkers(test: ast.expr) -> bool:
     return named and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def _behind(source: str, name: str) -> set[str]:
-    """The modules that `from source import name` leads to besides `source`: a submodule, the
-    homes of lazy names.
+@cache
+def _behind(source: str, name: str) -> frozenset[str]:
+    """The modules that `from source import name` leads to besides `source`: a submodule, and the
+    homes of lazy names, of which one may be a package that loads the name lazily in turn.
     """
-    lazy = _lazy(source)
-    return {f"{source}.{name}", *(home for each, home in lazy.items() if name in (each, "*"))}
+    homes = {(lazy, home) for lazy, home in _lazy(source).items() if name in (lazy, "*")}
+    inner = (_behind(home, lazy) for lazy, home in homes if home != source)
+    return frozenset({f"{source}.{name}", *(home for _, home in homes)}.union(*inner))
 
 
 @cache
 def _lazy(package: str) -> Mapping[str, str]:
-    """The modules of the names that a package loads on first use, as its __init__.pyi has them."""
+    """The modules of the names that a package loads on first use, as its __init__.pyi has them;
+    of evalsuite also those of the names that have moved.
+    """
     file = source_file(package)
     if (
         file is None
@@ -176,12 +182,13 @@ def _lazy(package: str) -> Mapping[str, str]:
         return {}
     stub = file.with_suffix(".pyi")
     nodes = ast.parse(stub.read_bytes(), stub).body if stub.is_file() else []
-    return {
-        alias.name: f"{package}.{node.module}"
+    homes = {
+        alias.name: f"{package}.{node.module}" if node.level else node.module
         for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }
+    return NEW_PLACES | homes if package == "evalsuite" else homes
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -11,23 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite import (
-    Bench,
-    Capabilities,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Split,
-    Unsupported,
-    check_yardstick,
-)
+from evalsuite import Bench, Capabilities, Direction, Metric, Network, Outcome, Split, Unsupported
+from evalsuite.yardstick import check_yardstick
 
 if TYPE_CHECKING:
     import onnx
     import torch
 
-    from evalsuite import Timed
+    from evalsuite.contract import Timed
     from opgraph.onnx_network import OnnxNetwork
 
 _GELU_OPERATORS = ("Gelu", "Erf")
@@ -62,7 +53,7 @@ class Export:
         """Write `model.onnx`, run it on the test inputs and time it, with one thread; a batch that
         by estimate takes too much is not timed.
         """
-        from evalsuite import untimed_batches
+        from evalsuite.yardstick import untimed_batches
         from opgraph.estimates import work_of_file
 
         path = bench.folder / "model.onnx"
@@ -94,7 +85,8 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
     """
     import onnx
 
-    from evalsuite import export_network, output_of
+    from evalsuite.deployed import output_of
+    from evalsuite.exporting import export_network
     from opgraph.onnx_network import OnnxNetwork, copy_onnx
 
     if network.deployed is not None:
@@ -129,7 +121,8 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     """
     import torch
 
-    from evalsuite import is_file, scores
+    from evalsuite.deployed import is_file
+    from evalsuite.tasks.score import scores
 
     differences, same = [], []
 
@@ -171,7 +164,8 @@ def _latency(file: OnnxNetwork, test: Split, untimed: Mapping[int, str]) -> list
     """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are
     fewer.
     """
-    from evalsuite import TIMED_BATCHES, steady_latency, timing_inputs
+    from evalsuite.latency import steady_latency
+    from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
 
     settings = [{"batch": batch} for batch in TIMED_BATCHES]
     one, reason = timing_inputs(test, TIMED_BATCHES[0]), untimed.get(TIMED_BATCHES[1], "")
@@ -202,7 +196,7 @@ def _relative_latency(
     """Against the same network with the yardstick's activation in each place, exported likewise."""
     import onnx
 
-    from evalsuite import (
+    from evalsuite.yardstick import (
         TIMED_BATCHES,
         no_relative_latency,
         relative_latency,

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks import soundness
 from benchmarks.graph_lirpa import GraphEngine
-from evalsuite import Propagation, subjects
-from netverify.propagation import LowerBounds
+from evalsuite.verification.subjects import subjects
+from netverify.propagation import LowerBounds, Propagation
 from pipelines.bounds.margins import rows_of
 
 

@@ -1,8 +1,7 @@
 """The public names by topic, as docs/reference.md lists them: what each is, and where its example
 stands.
 
-A docstring ends with `Example: docs/PAGE.md#section`. Nothing is imported for that: the stub says
-where a name is from.
+Nothing heavy is imported for that: stubs and import statements say where a name is defined.
 """
 
 from __future__ import annotations
@@ -13,12 +12,17 @@ import re
 from functools import cache
 from pathlib import Path
 
+import evalsuite
+from evalsuite.moved import NEW_PLACES
+
 ROOT = Path(__file__).parent.parent.parent
-FIRST = "first"  # the names to learn first, which stand under their own topics too
+FIRST = "first"  # the names that `evalsuite` itself gives, which stand under their topics too
 TOPICS = {
     FIRST: (
-        "assess relu_ize run harden swap_to_relu census certify_swap verify check_proof"
-        " export_onnx Network Bench Outcome Metric Unsupported"
+        "assess relu_ize run workload read_results load_own OwnError harden swap swap_to_relu"
+        " census LambdaGELU fold_hardness Activation certify_swap verify Answer check_proof"
+        " export_onnx open_onnx from_onnx Network Bench Data Split Outcome Metric Direction Verdict"
+        " Property Unsupported score Capabilities Stage Task Workload Variant Section"
     ),
     "measuring": "assess relu_ize ReluIzed workload run read_results load_own OwnError data_folder",
     "replacing": (
@@ -204,7 +208,9 @@ SAID = {
 # Pages that are looked through for code that uses a public name, in this order, then all others.
 PAGES = ("reference", "plugins", "training-loop", "own-models", "recipes", "verify")
 FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.M | re.S)
-IMPORT = re.compile(r"from (?:evalsuite|lambda_gelu)[\w.]* import (?:\([^)]*\)|.*)")
+IMPORT = re.compile(
+    r"from (?:evalsuite|lambda_gelu|opgraph|netverify|intnet)[\w.]* import (?:\([^)]*\)|.*)"
+)
 
 
 @cache
@@ -213,14 +219,8 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def public() -> dict[str, str]:
-    """Each public name, and the module that the stub takes it from."""
-    stub = _parsed(ROOT / "evalsuite" / "__init__.pyi")
-    places = [each for each in stub.body if isinstance(each, ast.ImportFrom)]
-    return {
-        name.name: f"evalsuite.{place.module or name.name}"
-        for place in places
-        for name in place.names
-    }
+    """Each public name, and the module or library that it is imported from."""
+    return dict.fromkeys(evalsuite.__all__, "evalsuite") | NEW_PLACES
 
 
 def docstring(name: str, module: str) -> str:
@@ -228,9 +228,9 @@ def docstring(name: str, module: str) -> str:
     the text beneath it.
     """
     place = _root_of(module) / module.replace(".", "/")
-    body = _parsed(place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).body
-    if module == f"evalsuite.{name}":  # a package that is called
-        return docstring(name, f"{module}.console")
+    stub = place / "__init__.pyi"  # where a package loads its names on first use
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    body = _parsed(stub if stub.is_file() else file).body
     for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
             return ast.get_docstring(node) or ""
@@ -238,12 +238,10 @@ def docstring(name: str, module: str) -> str:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if name in [target.id for target in targets if isinstance(target, ast.Name)]:
                 return ast.get_docstring(ast.Module([after], [])) or ""
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and name in [each.name for each in node.names]
-        ):
-            return docstring(name, node.module)
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            if node.module is None:  # a package that is called
+                return docstring(name, f"{module}.{name}.console")
+            return docstring(name, f"{module}.{node.module}" if node.level else node.module)
     return ""
 
 
@@ -311,12 +309,16 @@ def _hidden(code: re.Match[str]) -> str:
 
 
 def listed(topic: str) -> list[tuple[str, ...]]:
-    """A table of the topic's names: what each is, and where its example is."""
-    rows: list[tuple[str, ...]] = [("name", "what it is", "example")]
+    """A table of the topic's names: where each is imported from, what it is, and where its example
+    is.
+    """
+    head = ("name", "from", "what it is", "example")
+    rows: list[tuple[str, ...]] = [head]
     for name in TOPICS[topic].split():
-        text = docstring(name, public()[name])
+        module = public()[name]
+        meaning = SAID.get(name) or first_sentence(docstring(name, module))
         page, slug, title = example_of(name)
         link = f"{page.removeprefix('docs/').removeprefix('reference.md')}#{slug}"
         title = "above" if link.startswith("#") and topic != FIRST else title
-        rows.append((f"`{name}`", SAID.get(name) or first_sentence(text), f"[{title}]({link})"))
-    return rows
+        rows.append((f"`{name}`", f"`{module}`", meaning, f"[{title}]({link})"))
+    return [(row[0], *row[2:]) for row in rows] if topic == FIRST else rows

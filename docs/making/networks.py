@@ -20,24 +20,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import (
-    Bench,
-    Classification,
-    Data,
-    Inputs,
-    LanguageModel,
-    Network,
-    Outcome,
-    Split,
-    Unsupported,
-    export_onnx,
-)
+from evalsuite import Bench, Data, Network, Outcome, Split, Unsupported, export_onnx
 from evalsuite.contract import Stage
 from evalsuite.run.child import check_takes
 from evalsuite.samples import Several
+from evalsuite.tasks import Classification, LanguageModel
 from netverify.cascade import Answer, decide
 from netverify.onnx_reader import compare, graph_of
 from netverify.specification import specification_of
+from opgraph import Inputs
 from opgraph.onnx_model import load_model
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export

@@ -180,7 +180,7 @@ def _own_layout(module: nn.Module, make: Callable[[], nn.Module]) -> tuple[nn.Mo
     except AttributeError as error:
         raise OwnError(
             f"the network has {', '.join(extra)}, for which the model's own layout has no place;"
-            " save it by evalsuite.save_module"
+            " save it by evalsuite.resizing.save_module"
         ) from error
     fresh.load_state_dict({name: state[name] for name in [*own, *extra]})
     return fresh.eval(), extra

@@ -215,7 +215,7 @@ def _relaxations(row: Activation) -> None:
         at = int(outside.argmax())
         require(
             float(outside[at]) <= 0,
-            "the lines of evalsuite.relax, and the ranges of interval, contain g: they are derived"
+            "the lines of netverify.relax, and the ranges of interval, contain g: they are derived"
             " from the row",
             f"{row.name}: on [{lower[at]:g}, {upper[at]:g}], hardness {hardness:g}, g leaves them"
             f" by {outside[at]:.3g}",
@@ -224,7 +224,7 @@ def _relaxations(row: Activation) -> None:
         loose = torch.maximum(value.amin(0) - ends[0], ends[1] - value.amax(0))[width < 1]
         require(
             float(loose.max()) <= 0.01,
-            "the ranges of evalsuite.interval are those of g",
+            "the ranges of netverify.interval are those of g",
             f"{row.name}: one is wider by {loose.max():.3g}",
             "mend inflections, shape, kinks or slope",
         )
@@ -345,7 +345,7 @@ def _hardness(row: Activation, module: nn.Module) -> None:
         hardness.numel() == 1 and 0 < float(hardness) < math.inf,
         "the hardness of a new module is one number > 0",
         f"{row.name}: {hardness}",
-        "use evalsuite.unit_hardness where there is none to learn",
+        "use lambda_gelu.unit_hardness where there is none to learn",
     )
 
 

@@ -73,7 +73,8 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
             torch.equal(one, two),
             "the same seed gives the same network",
             f"{name} gave logits that differ by up to {(one - two).abs().max():.3g}",
-            "draw from a generator seeded with setup.seed, or train by evalsuite.train",
+            "draw from a generator seeded with setup.seed, or train by"
+            " evalsuite.variants.variant.train",
         )
         network = Network(
             name, first.module, data.input_shape, data.classes, first.unswapped, data.vocabulary

@@ -52,7 +52,7 @@ def check_workload(workload: Workload) -> list[str]:
         not missing,
         "a workload has a budget",
         f"{name} has no {', '.join(missing)}",
-        "inherit evalsuite.Budget",
+        "inherit evalsuite.workloads.options.Budget",
     )
     with torch.random.fork_rng(devices=[]), torch_state_kept(workload, "workload"):
         data = _checked_data(workload, name)
@@ -71,7 +71,7 @@ def _checked_data(workload: Workload, name: str) -> Data:
         isinstance(data, Data),
         "data() returns Data",
         f"{name}: {type(data).__name__}",
-        "use evalsuite.split",
+        "use evalsuite.workloads.workload.split",
     )
     require(
         isinstance(fingerprint, str)
@@ -79,7 +79,7 @@ def _checked_data(workload: Workload, name: str) -> Data:
         and fingerprint == workload.fingerprint(),
         "fingerprint() is a text, the same at every call: it enters the cache key",
         f"{name} gave {fingerprint!r} then {workload.fingerprint()!r}",
-        "return the SHA-256 of the raw data, as evalsuite.sha256 gives it",
+        "return the SHA-256 of the raw data, as evalsuite.workloads.workload.sha256 gives it",
     )
     require(
         data.fingerprint == fingerprint,
@@ -116,7 +116,7 @@ def _check_part(data: Data, part: str, name: str) -> None:
         inputs.dtype == kind and inputs.shape[1:] == data.input_shape,
         "inputs are float32, or int64 where there is a vocabulary, of one shape in all parts",
         f"{name}: {part} has {inputs.dtype} {tuple(inputs.shape)}, train {data.input_shape}",
-        "make the parts by evalsuite.labelled or evalsuite.split",
+        "make the parts by labelled or split of evalsuite.workloads.workload",
     )
     low, high = (0, (data.vocabulary or 1) - 1) if tokens else (low, high)
     ranges = [leaf.aminmax() for batch, _ in split.batches(_BATCH) for leaf in leaves(batch)]

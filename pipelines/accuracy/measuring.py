@@ -21,22 +21,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite import (
-    Bench,
-    Classification,
-    Direction,
-    Metric,
-    Network,
-    Score,
-    Split,
-    batch_of,
-    changes,
-    is_file,
-    mean_loss,
-    parameters_of,
-    running,
-    score,
-)
+from evalsuite import Bench, Direction, Metric, Network, Split, score
+from evalsuite.deployed import is_file, parameters_of, running
+from evalsuite.samples import batch_of
+from evalsuite.tasks import Classification, Score
+from evalsuite.tasks.score import changes, mean_loss
 from lambda_gelu import Found, census, expose, swap_to_relu
 from pipelines.accuracy import AT, ORDERS, OVER
 

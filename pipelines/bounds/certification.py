@@ -13,7 +13,10 @@ from pathlib import Path
 
 import torch
 
-from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, is_file, pieces
+from evalsuite import Bench, Metric, Network, Property, Unsupported
+from evalsuite.contract import IGNORED
+from evalsuite.deployed import is_file
+from evalsuite.samples import pieces
 from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.falsifier import falsify
 from opgraph.recurrent import refuse_recurrent

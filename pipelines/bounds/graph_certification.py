@@ -17,17 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite import (
-    Bench,
-    Metric,
-    Network,
-    Property,
-    Subject,
-    Unsupported,
-    running,
-    subjects,
-    zonotopes_of,
-)
+from evalsuite import Bench, Metric, Network, Property, Unsupported
+from evalsuite.deployed import running
+from evalsuite.verification.subjects import Subject, subjects, zonotopes_of
 from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.falsifier import falsify, violated
 from netverify.graph import Graph

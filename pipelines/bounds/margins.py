@@ -12,7 +12,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from evalsuite import Bench, Property, write_counterexamples
+from evalsuite import Bench, Property
+from evalsuite.counterexamples import write_counterexamples
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,14 @@ from typing import Any
 import onnx
 from torch import nn
 
-from evalsuite import (
+from evalsuite import Direction, Metric, Network, Split
+from evalsuite.contract import Timed
+from evalsuite.exporting import export_network
+from evalsuite.latency import steady_latency
+from evalsuite.yardstick import (
     TIMED_BATCHES,
-    Direction,
-    Metric,
-    Network,
-    Split,
-    Timed,
-    export_network,
     no_relative_latency,
     relative_latency,
-    steady_latency,
     timing_inputs,
     untimed_batches,
     yardstick_graph,

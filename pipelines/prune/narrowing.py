@@ -15,20 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import (
-    IGNORED,
-    Bench,
-    Classification,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Split,
-    Task,
-    Unsupported,
-    scores,
-    worsening,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Task, Unsupported
+from evalsuite.contract import IGNORED
+from evalsuite.tasks import Classification
+from evalsuite.tasks.score import scores, worsening
 from lambda_gelu import census, expose, fold_hardness
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune

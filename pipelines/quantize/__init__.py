@@ -9,7 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from evalsuite import Bench, Capabilities, Network, Outcome, check_yardstick
+from evalsuite import Bench, Capabilities, Network, Outcome
+from evalsuite.yardstick import check_yardstick
 
 # Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used
 # here.

@@ -17,7 +17,8 @@ from brevitas.nn import QuantIdentity
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Metric, Samples, pieces
+from evalsuite import Direction, Metric
+from evalsuite.samples import Samples, pieces
 from opgraph.deployment import feed, run_onnx
 from opgraph.inputs import Inputs, leaves, mapped
 from opgraph.onnx_network import open_onnx

@@ -19,7 +19,10 @@ import onnx
 import onnxruntime
 import torch
 
-from evalsuite import TIMED_BATCHES, Direction, Metric, Split, Timed, steady_latency, timing_inputs
+from evalsuite import Direction, Metric, Split
+from evalsuite.contract import Timed
+from evalsuite.latency import steady_latency
+from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
 from opgraph.deployment import feed, run_onnx
 from opgraph.inputs import Inputs, mapped
 from opgraph.onnx_network import open_onnx

@@ -16,7 +16,7 @@ from brevitas.nn import QuantIdentity
 from brevitas.quant_tensor import QuantTensor
 from torch import fx
 
-from evalsuite import Samples, pieces
+from evalsuite.samples import Samples, pieces
 from intnet.execution import Executor
 from intnet.grids import INPUT, Integers, quantize
 from intnet.layers import Weighted

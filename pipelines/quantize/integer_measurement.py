@@ -19,19 +19,12 @@ import onnxruntime
 import torch
 from torch import fx
 
-from evalsuite import (
-    Classification,
-    Direction,
-    Metric,
-    Samples,
-    Score,
-    Split,
-    Timed,
-    Unsupported,
-    pieces,
-    steady_latency,
-    timing_inputs,
-)
+from evalsuite import Direction, Metric, Split, Unsupported
+from evalsuite.contract import Timed
+from evalsuite.latency import steady_latency
+from evalsuite.samples import Samples, pieces
+from evalsuite.tasks import Classification, Score
+from evalsuite.yardstick import timing_inputs
 from intnet.execution import Executor
 from intnet.grids import Integers, Rounding
 from intnet.network import (

@@ -14,25 +14,14 @@ import onnx
 import torch
 from torch import fx, nn
 
-from evalsuite import (
-    Bench,
-    Classification,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Samples,
-    Segmentation,
-    Several,
-    Split,
-    Timed,
-    Unsupported,
-    export_network,
-    is_file,
-    scores,
-    untimed_batches,
-    worsening,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported
+from evalsuite.contract import Timed
+from evalsuite.deployed import is_file
+from evalsuite.exporting import export_network
+from evalsuite.samples import Samples, Several
+from evalsuite.tasks import Classification, Segmentation
+from evalsuite.tasks.score import scores, worsening
+from evalsuite.yardstick import untimed_batches
 from intnet.grids import Rounding
 from lambda_gelu import fold_hardness
 from opgraph.deployment import run_onnx

@@ -14,18 +14,10 @@ import torch
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from evalsuite import (
-    Bench,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Unsupported,
-    pieces,
-    scores,
-    untimed_batches,
-    worsening,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
+from evalsuite.samples import pieces
+from evalsuite.tasks.score import scores, worsening
+from evalsuite.yardstick import untimed_batches
 from opgraph.estimates import work_of_file
 from opgraph.onnx_network import OnnxNetwork
 from pipelines.quantize.execution import deployment_metrics

@@ -13,7 +13,8 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
-from evalsuite import Bench, Direction, Metric, Unsupported, mean_loss
+from evalsuite import Bench, Direction, Metric, Unsupported
+from evalsuite.tasks.score import mean_loss
 from intnet.threads import one_thread
 from pipelines.quantize.calibration import check_grid, check_ranges
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kernel_of

@@ -12,12 +12,10 @@ from tempfile import TemporaryDirectory
 import onnx
 from torch import nn
 
-from evalsuite import (
+from evalsuite import Metric, Split, Unsupported
+from evalsuite.contract import Timed
+from evalsuite.yardstick import (
     TIMED_BATCHES,
-    Metric,
-    Split,
-    Timed,
-    Unsupported,
     no_relative_latency,
     relative_latency,
     with_yardstick,

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
-from evalsuite import data_folder
+from evalsuite.workloads.workload import data_folder
 
 LENGTH = 64  # tokens
 TESTED = 1000  # sentences

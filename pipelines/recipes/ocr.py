@@ -29,7 +29,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import IGNORED, Data, Direction, Metric, Split
+from evalsuite import Data, Direction, Metric, Split
+from evalsuite.contract import IGNORED
 from opgraph.from_onnx import from_onnx
 
 HEIGHT, WIDTH = 48, 160  # as the network takes a line, and as much of it as a word needs

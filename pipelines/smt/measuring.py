@@ -19,18 +19,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evalsuite import (
-    Bench,
-    Direction,
-    Metric,
-    Network,
-    Outcome,
-    Property,
-    Unsupported,
-    Verdict,
-    is_file,
-    write_counterexamples,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Property, Unsupported, Verdict
+from evalsuite.counterexamples import write_counterexamples
+from evalsuite.deployed import is_file
 from netverify.falsifier import falsify
 from opgraph.recurrent import refuse_recurrent
 from pipelines.smt.methods import (

@@ -15,18 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from evalsuite import (
-    Bench,
-    Network,
-    Property,
-    Subject,
-    Unsupported,
-    Verdict,
-    graph_of_network,
-    running,
-    subjects,
-    zonotopes_of,
-)
+from evalsuite import Bench, Network, Property, Unsupported, Verdict
+from evalsuite.deployed import running
+from evalsuite.verification.subjects import Subject, graph_of_network, subjects, zonotopes_of
 from netverify.cascade import decide
 from netverify.falsifier import violated
 from netverify.graph import Graph, Pointwise

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from evalsuite import Bench, Direction, Metric, Network, Property, Subject, Unsupported, subjects
+from evalsuite import Bench, Direction, Metric, Network, Property, Unsupported
+from evalsuite.verification.subjects import Subject, subjects
 from netverify.certificate import SwapBounds
 from opgraph.recurrent import refuse_recurrent
 

@@ -17,10 +17,11 @@ from torch import nn
 from torch.nn.utils import parametrize
 from typer.testing import CliRunner
 
-from evalsuite import RELU, census, networks, replace
+from evalsuite import census, networks
 from evalsuite.cli import app
 from evalsuite.listing import table, write_figure
 from evalsuite.plugins import Plugin, load, load_all
+from lambda_gelu import RELU, replace
 from lambda_gelu.activations import GATED, GatedUnit, LambdaGELU, matched_hidden
 from lambda_gelu.activations.elu import ELU
 from lambda_gelu.activations.leaky import PRELU

@@ -14,9 +14,10 @@ from graph_networks import made
 from torch import nn
 from written import Written, bench_of
 
-from evalsuite import LanguageModel, Network, Split, zonotopes_of
+from evalsuite import Network, Split
 from evalsuite.samples import Several
-from evalsuite.verification.subjects import subjects
+from evalsuite.tasks import LanguageModel
+from evalsuite.verification.subjects import subjects, zonotopes_of
 from evalsuite.workloads.transformer import LanguageModel as GPT
 from evalsuite.workloads.transformer import feed_forwards
 from opgraph.continued import continued

@@ -16,18 +16,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from evalsuite import (
-    Data,
-    Picture,
-    Property,
-    Section,
-    Split,
-    counterexample_pictures,
-    write_counterexamples,
-)
+from evalsuite import Data, Property, Section, Split
+from evalsuite.counterexamples import write_counterexamples
 from evalsuite.report import explorer
-from evalsuite.report.explorer import shown_pictures
+from evalsuite.report.explorer import Picture, shown_pictures
 from evalsuite.results import DamagedResults
+from evalsuite.verification.report.counterexamples import counterexample_pictures
 
 CLEAN = torch.tensor([[0.0, 1.0], [0.5, 0.25]])
 MOVED = torch.tensor([[0.125, 1.0], [0.5, 0.125]])

@@ -15,9 +15,11 @@ import torch
 from torch import nn
 from written import Written, bench_of
 
-from evalsuite import Classification, Network, Propagation, Split, Unsupported, graph_of_network
+from evalsuite import Network, Split, Unsupported
 from evalsuite.samples import Several
-from evalsuite.verification.subjects import Subject, subjects
+from evalsuite.tasks import Classification
+from evalsuite.verification.subjects import Subject, graph_of_network, subjects
+from netverify.propagation import Propagation
 from opgraph import embedded
 from opgraph.embedded import Embedded
 from opgraph.graph import Graph, Node

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from written import Written
 
-from evalsuite import LambdaGELU, Network, export_network, export_onnx, exporting, fold_hardness
+from evalsuite import LambdaGELU, Network, export_onnx, exporting, fold_hardness
+from evalsuite.exporting import export_network
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import parse_recipe
 

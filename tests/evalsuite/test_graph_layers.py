@@ -15,9 +15,11 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite import certify_swap, in_layers, preactivation_bounds
+from evalsuite import certify_swap
 from evalsuite.contract import Unsupported
 from lambda_gelu.activations import LambdaGELU
+from netverify import preactivation_bounds
+from opgraph.layers import in_layers
 
 
 class _Convolutional(nn.Module):

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import evalsuite
+from evalsuite.moved import MOVED, NEW_PLACES
 from evalsuite.plugins import load_all, options_of
 
 ROOT = Path(evalsuite.__file__).parent.parent
@@ -54,7 +55,7 @@ ALLOWED = {
     "command_help": set(),
     "commands": {"command_help", "plugins", "sources", "terminal"},
     "plugins": set(),
-    "libraries": set(),
+    "moved": set(),
     "listing": {"plugins"},
     "reluize": {"contract", "plugins", "samples", "workloads"},
     # its section of the report, which nothing else imports
@@ -89,7 +90,7 @@ ALLOWED = {
     "scores_file": {"contract", "results"},
     "signals": set(),
     "forked": {"run"},
-    "sources": set(),
+    "sources": {"moved"},
     "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
     "run": {
@@ -259,16 +260,30 @@ def test_no_modules_load_each_other_in_a_circle() -> None:
 
 
 def test_stages_import_public_names_only_and_no_other_stage() -> None:
+    """Public are the names that evalsuite gives, and of its modules those that docs/reference.md
+    lists.
+    """
+    public = {(module, name) for module, names in MOVED.items() for name in names}
+    assert len(public) > 200
     wrong = []
     for file in sorted((ROOT / "pipelines").rglob("*.py")):
-        own = ".".join(file.relative_to(ROOT).parts[:2]).removesuffix(".py")
-        for name in imports(file):
-            private = name.startswith("evalsuite.")
-            if private or (
-                name.split(".")[0] == "pipelines" and not f"{name}.".startswith(f"{own}.")
-            ):
-                wrong.append(f"{file}: {name}")
+        stage = ".".join(file.relative_to(ROOT).parts[:2]).removesuffix(".py")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                wrong += [f"{file}: {alias.name}" for alias in node.names if is_ours(alias.name)]
+            elif isinstance(node, ast.ImportFrom) and node.module and is_ours(node.module):
+                wrong += [
+                    f"{file}: {node.module} {alias.name}"
+                    for alias in node.names
+                    if (node.module, alias.name) not in public
+                    and not (node.module == "evalsuite" and alias.name in evalsuite.__all__)
+                    and not f"{node.module}.".startswith(f"{stage}.")
+                ]
     assert wrong == [], "a stage uses the public names of evalsuite, and no other stage"
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("evalsuite", "pipelines")
 
 
 def test_the_core_of_the_report_names_no_stage_metric_option_or_variant() -> None:
@@ -332,28 +347,60 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_public_name_loads() -> None:
-    assert len(evalsuite.__all__) == len(set(evalsuite.__all__)) > 200
-    for name in evalsuite.__all__:
+def test_the_few_public_names_load_and_are_declared_alike() -> None:
+    names = evalsuite.__all__
+    assert 30 <= len(names) == len(set(names)) <= 40
+    assert dir(evalsuite) == sorted([*names, "__version__"])
+    for name in names:
         assert getattr(evalsuite, name) is not None
     with pytest.raises(AttributeError, match="No evalsuite attribute nonsense"):
         evalsuite.nonsense  # noqa: B018
-
-
-def test_the_librarys_names_are_the_suites_and_former_modules_give_them_on() -> None:
-    from evalsuite import libraries
-
-    assert set(libraries.__all__) <= set(evalsuite.__all__)
-    homes = {
-        alias.name: node.module
-        for node in ast.parse(Path(libraries.__file__).read_text()).body
-        if isinstance(node, ast.ImportFrom) and node.module
+    stub = ast.parse((ROOT / "evalsuite/__init__.pyi").read_text())
+    declared = {
+        alias.name: ("evalsuite." if node.level else "") + (node.module or alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert sorted(homes) == sorted(libraries.__all__)
-    for name, module in homes.items():
-        assert module.partition(".")[0] in LIBRARIES
+    assert declared == evalsuite._PLACES
+
+
+def test_a_name_that_has_moved_still_loads_and_says_once_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(NEW_PLACES) == sum(map(len, MOVED.values())) > 200
+    assert not NEW_PLACES.keys() & set(evalsuite.__all__)
+    for name, module in NEW_PLACES.items():
+        monkeypatch.delitem(vars(evalsuite), name, raising=False)
+        with pytest.warns(DeprecationWarning, match="is deprecated") as caught:
+            exec(f"from evalsuite import {name}")
+        assert [str(warning.message) for warning in caught] == [
+            f"`from evalsuite import {name}` is deprecated: `from {module} import {name}`"
+        ]
         assert getattr(evalsuite, name) is getattr(importlib.import_module(module), name)
+
+
+def test_nothing_here_imports_a_name_from_where_it_was() -> None:
+    """Neither code nor documents; CHANGELOG has the table."""
+    statement = re.compile(r"from evalsuite import (\([^)]*\)|[^\n\"';]*)")
+    folders = ("evalsuite", "pipelines", "benchmarks", "docs", "libs", "tests")
+    files = [ROOT / "README.md", *(ROOT / "reports").glob("*.md")]
+    for folder in folders:
+        files += [
+            file for end in ("py", "md", "ipynb") for file in (ROOT / folder).rglob(f"*.{end}")
+        ]
+    assert len(files) > 600
+    wrong = [
+        f"{file}: {name}"
+        for file in files
+        for names in statement.findall(file.read_text(encoding="utf-8"))
+        for name in re.findall(r"\w+", names)
+        if name in NEW_PLACES and not (file.name == "test_sources.py" and name == "Hardening")
+    ]
+    assert wrong == []
+
+
+def test_former_modules_give_the_librarys_names_on() -> None:
     for module, library in (("lightning", "lightning.pytorch"), ("huggingface", "transformers")):
         pytest.importorskip(library)
         former = importlib.import_module(f"evalsuite.integrations.{module}")

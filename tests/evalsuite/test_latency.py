@@ -19,19 +19,13 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from evalsuite import (
-    Direction,
-    Metric,
-    Reading,
-    Split,
-    export_onnx,
-    graph_digest,
-    latency,
-    relative_latency,
-)
+from evalsuite import Direction, Metric, Split, export_onnx, latency
+from evalsuite.contract import Reading
 from evalsuite.latency import Latency, compare_latency, median_interval, steady_latency
 from evalsuite.report.clocks import without_contradictions
 from evalsuite.results import Origin, read_results, row_of, write_parquet
+from evalsuite.yardstick import relative_latency
+from opgraph import graph_digest
 
 JOB = {
     "workload": "digits",

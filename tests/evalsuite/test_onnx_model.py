@@ -18,12 +18,15 @@ from files_of_mlps import model_of
 from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
-from evalsuite import OnnxNetwork, OwnError, copy_onnx, open_onnx, read_onnx, verify
+from evalsuite import OwnError, open_onnx, verify
 from evalsuite.cli import app
 from evalsuite.results import read_results
+from netverify import read_onnx
+from opgraph import OnnxNetwork
 from opgraph import read_onnx as read_typed
 from opgraph.onnx_file import graph_of_model
 from opgraph.onnx_model import load_model, parsed, weight_files
+from opgraph.onnx_network import copy_onnx
 
 BOX = "(assert (>= X_0 0.5))\n(assert (<= X_0 1))\n(assert (>= Y_0 0.1))\n"
 PROPERTY = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n" + BOX

@@ -15,7 +15,8 @@ import pytest
 from files_of_mlps import model_of, network, property_of
 from onnx import helper, numpy_helper
 
-from evalsuite import Answer, Unsupported, read_vnnlib, verify
+from evalsuite import Answer, Unsupported, verify
+from netverify import read_vnnlib
 
 N, F = helper.make_node, np.float32
 ONE = np.array([1, 1, 1, 1])

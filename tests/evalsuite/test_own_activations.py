@@ -17,24 +17,16 @@ from own_networks import ByHand, Convolutional, TwoInputs, hugging, mixed, text
 from torch import fx, nn
 from written import Written
 
-from evalsuite import (
-    Embedding,
-    Hardenable,
-    LambdaGELU,
-    census,
-    export_onnx,
-    fold_hardness,
-    harden,
-    open_onnx,
-    run_onnx,
-    swap,
-)
+from evalsuite import LambdaGELU, census, export_onnx, fold_hardness, harden, open_onnx, swap
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted, own_network
 from evalsuite.plugins import load
+from evalsuite.tasks import Embedding
 from evalsuite.variants.variant import Made, maker, swapped
+from lambda_gelu import Hardenable
 from lambda_gelu.activations.census import built_with, staying
 from lambda_gelu.swapping import build_executing, check_executes
+from opgraph import run_onnx
 from opgraph.errors import OwnError
 
 Build = Callable[[], nn.Module]

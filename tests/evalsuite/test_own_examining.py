@@ -21,7 +21,7 @@ from torch import nn
 from typer.testing import CliRunner
 from written import Written
 
-from evalsuite import Bench, Data, Network, Regression, Split, Unsupported, export_onnx
+from evalsuite import Bench, Data, Network, Split, Unsupported, export_onnx
 from evalsuite.cli import app
 from evalsuite.deployed import running
 from evalsuite.networks import load_network, save_network
@@ -37,6 +37,7 @@ from evalsuite.run.executor import Serial
 from evalsuite.run.making import PARTS
 from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
+from evalsuite.tasks import Regression
 from opgraph.onnx_network import OnnxNetwork
 from pipelines.bounds import Bounds
 

@@ -20,7 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save_file, save_model
 from torch import nn
 
-from evalsuite import (
+from evalsuite.own.models import Model, load_model
+from evalsuite.tasks import (
     Classification,
     Embedding,
     LanguageModel,
@@ -28,7 +29,6 @@ from evalsuite import (
     Regression,
     TokenClassification,
 )
-from evalsuite.own.models import Model, load_model
 from opgraph.errors import OwnError
 
 CODE = """

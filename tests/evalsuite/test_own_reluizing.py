@@ -15,8 +15,8 @@ import pytest
 from torch import nn
 
 import evalsuite
-from evalsuite import OwnError, ReluIzed
-from evalsuite.own.reluizing import warn_of_hub
+from evalsuite import OwnError
+from evalsuite.own.reluizing import ReluIzed, warn_of_hub
 from evalsuite.own.saving import Saved
 
 

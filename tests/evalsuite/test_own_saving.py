@@ -17,17 +17,7 @@ from own_networks import WORDS, ByHand, Convolutional, TwoInputs, config, huggin
 from safetensors.torch import load_file
 from torch import nn
 
-from evalsuite import (
-    Budget,
-    Classification,
-    Data,
-    Network,
-    Several,
-    Split,
-    Unsupported,
-    load_own,
-    refit_bias,
-)
+from evalsuite import Data, Network, Split, Unsupported, load_own
 from evalsuite.contract import Metric
 from evalsuite.networks import load_network, save_network
 from evalsuite.own.activations import OwnActivations
@@ -36,12 +26,16 @@ from evalsuite.own.models import Model, load_model, load_weights
 from evalsuite.own.saving import Saved, save_own
 from evalsuite.run.child import _training
 from evalsuite.run.making import make_network
+from evalsuite.samples import Several
+from evalsuite.tasks import Classification
 from evalsuite.variants import Setup, Variant, standing
 from evalsuite.variants.learnt import Learnt
 from evalsuite.variants.post_hoc import PostHoc
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import Made, built, maker, swapped
+from evalsuite.workloads.options import Budget
+from lambda_gelu import refit_bias
 from opgraph.errors import OwnError
 
 Make = Callable[[], nn.Module]
@@ -202,7 +196,7 @@ def test_what_the_own_layout_has_no_place_for_is_refused(tmp_path: Path) -> None
     assert (
         str(error.value)
         == "the network has 1.weight, 5.weight, for which the model's own layout has no place; save"
-        " it by evalsuite.save_module"
+        " it by evalsuite.resizing.save_module"
     )
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from written import Written
 
-from evalsuite import LambdaGELU, Unsupported, preactivation_bounds
+from evalsuite import LambdaGELU, Unsupported
+from netverify import preactivation_bounds
 
 
 def test_by_hand() -> None:

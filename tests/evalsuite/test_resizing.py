@@ -23,9 +23,10 @@ from own_networks import hugging
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from evalsuite import LambdaGELU, Network, load_module, save_module
+from evalsuite import LambdaGELU, Network
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
+from evalsuite.resizing import load_module, save_module
 from evalsuite.run.child import digest_network
 
 WORKLOADS = ("digits-mlp", "digits-cnn", "digits-resnet", "digits-vit", "text-gpt")
@@ -305,7 +306,7 @@ def test_it_loads_in_another_process_without_torch_pruning(tmp_path: Path) -> No
     save_module(module, tmp_path)
     code = (
         "import sys; sys.modules['torch_pruning'] = None\n"
-        "import torch; from torch import nn; from evalsuite import load_module\n"
+        "import torch; from torch import nn; from evalsuite.resizing import load_module\n"
         "from evalsuite.workloads.vit import DigitsViT\n"
         f"loaded = load_module(DigitsViT().build(lambda _: nn.GELU()), {str(tmp_path)!r})\n"
         "torch.set_num_threads(1)\n"

@@ -175,6 +175,7 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
             " import other"
         ),
         "other.py": "from evalsuite import harden",
+        "former.py": "from evalsuite import Hardening",
         "whole.py": "import evalsuite",
         "starred.py": "from evalsuite import *",
         "bound.py": "import evalsuite.contract",
@@ -197,6 +198,7 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
     assert "lambda_gelu.harden_network" in sources.closure("starred")
     assert "lambda_gelu.harden_network" in sources.closure("bound")
     assert "other" in sources.closure("runs")
+    assert "lambda_gelu.hardening" in sources.closure("former")
 
 
 def test_reading_hears_what_no_import_statement_names(

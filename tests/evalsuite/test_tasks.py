@@ -13,22 +13,19 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, jaccard_score, mean_absolute_error, r2_score
 
-from evalsuite import (
-    IGNORED,
+from evalsuite import Direction, Metric, Split, Task
+from evalsuite.contract import IGNORED
+from evalsuite.own.tasks import TaskChoice, task_of
+from evalsuite.tasks import (
     Classification,
-    Direction,
     Embedding,
     LanguageModel,
-    Metric,
     MultiLabel,
     Regression,
     Segmentation,
-    Split,
-    Task,
     TokenClassification,
     score,
 )
-from evalsuite.own.tasks import TaskChoice, task_of
 from opgraph.errors import OwnError
 
 

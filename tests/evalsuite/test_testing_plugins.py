@@ -18,22 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import (
-    GELU,
-    RELU,
-    Activation,
-    Budget,
-    Data,
-    Made,
-    Setup,
-    Split,
-    Swapped,
-    export_onnx,
-    mlp,
-    open_onnx,
-    swap,
-    unit_hardness,
-)
+from evalsuite import Activation, Data, Split, export_onnx, open_onnx, swap
 from evalsuite.plugins import load
 from evalsuite.recipe import RecipeError, read_recipe
 from evalsuite.testing import (
@@ -44,7 +29,12 @@ from evalsuite.testing import (
     variants,
     workloads,
 )
+from evalsuite.variants.swapped import Swapped
+from evalsuite.variants.variant import Made, Setup
 from evalsuite.workloads.iris import IrisMLP
+from evalsuite.workloads.layers import mlp
+from evalsuite.workloads.options import Budget
+from lambda_gelu import GELU, RELU, unit_hardness
 from lambda_gelu.activations.hard_swish import HARD_SWISH
 from lambda_gelu.activations.recognition import known
 from lambda_gelu.activations.silu import SILU
@@ -392,7 +382,7 @@ UNFIT = load("variants", "swap-recalibrated").target()
 DECLARED: dict[str, tuple[Callable[[], object], str]] = {
     "no budget": (
         lambda: check_workload(frozen(bare(version="1", __doc__="Help."))()),
-        r"has a budget.*Bare has no epochs.*evalsuite\.Budget",
+        r"has a budget.*Bare has no epochs.*evalsuite\.workloads\.options\.Budget",
     ),
     "no version": (lambda: check_workload(frozen(bare(Budget))()), "workload has a `version`"),
     "a class": (lambda: check_workload(IrisMLP), r"pass MyWorkload\(\), not MyWorkload"),  # type: ignore[arg-type]

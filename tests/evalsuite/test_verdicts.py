@@ -19,8 +19,9 @@ from onnx import helper
 from ties import exact, tie
 from typer.testing import CliRunner
 
-from evalsuite import Answer, Verdict, Verification, read_onnx, read_vnnlib, verify
+from evalsuite import Answer, Verdict, verify
 from evalsuite.cli import app
+from netverify import Verification, read_onnx, read_vnnlib
 from netverify.executed import executed
 from netverify.propagation import Propagation
 from netverify.real import RealNetwork

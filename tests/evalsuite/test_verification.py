@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from written import affine
 
-from evalsuite import Network, Property, Replay, falsify, float32_box, margin
+from evalsuite import Network, Property
+from netverify import Replay, falsify, float32_box, margin
 
 
 def box(lower: float, upper: float, label: int = 0) -> Property:

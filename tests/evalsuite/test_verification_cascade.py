@@ -30,9 +30,10 @@ from hypothesis import strategies as st
 from onnx import helper
 from typer.testing import CliRunner
 
-from evalsuite import Answer, Unsupported, Verification, read_vnnlib, verify
+from evalsuite import Answer, Unsupported, verify
 from evalsuite.cli import app
 from evalsuite.verification.instances import Instance, _kill, _outcome, read_instances
+from netverify import Verification, read_vnnlib
 from netverify.bisection import _effect
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "vnncomp"

@@ -19,12 +19,13 @@ from files_of_mlps import Layers, model_of, network, property_of
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
-from evalsuite import Unsupported, Verification, verify
+from evalsuite import Unsupported, verify
 from evalsuite.cli import app
 from lambda_gelu.activations import GELU, RELU, Activation
 from lambda_gelu.activations.gates import SIGMOID, TANH
 from lambda_gelu.activations.leaky import LEAKY_RELU
 from lambda_gelu.activations.silu import SILU
+from netverify import Verification
 from netverify.difference import side_by_side
 from netverify.graph import Difference, Graph
 from netverify.onnx_reader import read_onnx

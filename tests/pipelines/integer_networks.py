@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from evalsuite import GELU, open_onnx
+from evalsuite import open_onnx
 from intnet.grids import INPUT, Dyadic, Grid, Rounding
 from intnet.layers import Linear
 from intnet.network import IntegerNetwork, write_integer_onnx
 from intnet.operation import Operation
 from intnet.pointwise import Requantize
 from intnet.smooth import make_table
+from lambda_gelu import GELU
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.network import Query
 

@@ -15,18 +15,9 @@ from conftest import MakeBench, MakeNetwork
 from torch import nn
 from written import Written, affine, bench_of
 
-from evalsuite import (
-    Bench,
-    Data,
-    LambdaGELU,
-    LanguageModel,
-    Network,
-    Outcome,
-    Regression,
-    Samples,
-    Several,
-    Split,
-)
+from evalsuite import Bench, Data, LambdaGELU, Network, Outcome, Split
+from evalsuite.samples import Samples, Several
+from evalsuite.tasks import LanguageModel, Regression
 from evalsuite.testing import check_stage
 from pipelines.accuracy import Accuracy
 

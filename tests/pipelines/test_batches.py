@@ -11,8 +11,9 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 
-from evalsuite import Metric, Samples, Split
+from evalsuite import Metric, Split
 from evalsuite.plugins import load
+from evalsuite.samples import Samples
 
 SAMPLES = 1100  # more than are given at once
 STAGES = {

@@ -16,8 +16,10 @@ from cases import slow
 from torch import fx, nn
 from written import Written, affine
 
-from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported, falsify, in_modules
+from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported
 from evalsuite.plugins import entries
+from netverify import falsify
+from opgraph.modules import in_modules
 from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.adapter import ALLOWED, Engine

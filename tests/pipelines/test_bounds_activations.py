@@ -15,19 +15,10 @@ from bounds_sampled import Sampled, around_0, check_each
 from bounds_sampled import boxes as boxes_around
 from torch import nn
 
-from evalsuite import (
-    GELU,
-    Activation,
-    Found,
-    LambdaGELU,
-    Network,
-    Property,
-    Swish,
-    Unsupported,
-    census,
-    in_modules,
-)
+from evalsuite import Activation, LambdaGELU, Network, Property, Unsupported, census
 from evalsuite.plugins import load_all
+from lambda_gelu import GELU, Found, Swish
+from opgraph.modules import in_modules
 from pipelines.bounds import METHODS, curved
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding

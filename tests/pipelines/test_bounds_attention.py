@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 from written import Written, bench_of
 
-from evalsuite import Network, Property, Split, Unsupported, in_modules
+from evalsuite import Network, Property, Split, Unsupported
+from opgraph.modules import in_modules
 from pipelines.bounds import Bounds, graph_certification
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.propagation import Propagation

@@ -16,8 +16,9 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite import Network, Property, Unsupported, in_modules
+from evalsuite import Network, Property, Unsupported
 from lambda_gelu.activations.integrated import XIELU
+from opgraph.modules import in_modules
 from pipelines.bounds import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding

@@ -18,8 +18,9 @@ import torch
 from torch import nn
 from written import affine, bench_of
 
-from evalsuite import Bench, Metric, Network, Property, Split, Unsupported, Verdict, falsify
+from evalsuite import Bench, Metric, Network, Property, Split, Unsupported, Verdict
 from evalsuite.testing import check_stage
+from netverify import falsify
 from netverify.attacks import ATTACKS
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, Split, Unsupported, score, untimed_batches
+from evalsuite import Bench, Metric, Network, Split, Unsupported
+from evalsuite.tasks import score
+from evalsuite.yardstick import untimed_batches
 from opgraph import estimates
 from opgraph.estimates import Work, work_of
 from opgraph.limits import held
@@ -81,7 +83,7 @@ def test_smt_counts_what_tokens_are_embedded_to_before_the_network_is_run(bench:
 
 
 def test_the_outputs_of_a_text_that_do_not_fit_are_refused(limit: None) -> None:
-    from evalsuite import LanguageModel
+    from evalsuite.tasks import LanguageModel
 
     targets = torch.full((2, 1000), 49_999)
     split = Split(torch.zeros(2, 1000, dtype=torch.long), targets, LanguageModel())

@@ -16,18 +16,17 @@ from written import Written, bench_of
 from evalsuite import (
     Direction,
     LambdaGELU,
-    LanguageModel,
     Network,
     Outcome,
-    Regression,
-    Several,
     Split,
     Unsupported,
     export_onnx,
     open_onnx,
-    run_onnx,
 )
+from evalsuite.samples import Several
+from evalsuite.tasks import LanguageModel, Regression
 from evalsuite.testing import check_stage
+from opgraph import run_onnx
 from pipelines.export_onnx import Export
 
 

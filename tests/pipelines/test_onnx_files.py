@@ -14,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from written import Written, bench_of
 
-from evalsuite import Network, Outcome, Regression, Split, Unsupported, export_onnx
+from evalsuite import Network, Outcome, Split, Unsupported, export_onnx
 from evalsuite.plugins import load
 from evalsuite.run.child import check_takes
+from evalsuite.tasks import Regression
 from opgraph.onnx_network import OnnxNetwork
 from pipelines.accuracy import Accuracy
 from pipelines.bounds import Bounds

@@ -13,18 +13,11 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite import (
-    Bench,
-    Data,
-    LambdaGELU,
-    Network,
-    Split,
-    export_network,
-    mean_loss,
-    score,
-    swap_to_relu,
-)
+from evalsuite import Bench, Data, LambdaGELU, Network, Split, swap_to_relu
+from evalsuite.exporting import export_network
 from evalsuite.report.run import Run
+from evalsuite.tasks import score
+from evalsuite.tasks.score import mean_loss
 from lambda_gelu.activations.census import let_stay
 from pipelines.accuracy import ORDERS, Accuracy
 from pipelines.accuracy.measuring import _drawn

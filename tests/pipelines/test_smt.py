@@ -15,17 +15,8 @@ import torch
 from torch import nn
 from written import mlp
 
-from evalsuite import (
-    Bench,
-    LambdaGELU,
-    Network,
-    Outcome,
-    Property,
-    Replay,
-    Unsupported,
-    Verdict,
-    falsify,
-)
+from evalsuite import Bench, LambdaGELU, Network, Outcome, Property, Unsupported, Verdict
+from netverify import Replay, falsify
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3, ask

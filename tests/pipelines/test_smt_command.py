@@ -17,9 +17,11 @@ from files_of_mlps import property_of
 from torch import nn
 from typer.testing import CliRunner
 
-from evalsuite import Verification, export_onnx, open_onnx, read_vnnlib, run_onnx, verify
+from evalsuite import export_onnx, open_onnx, verify
 from evalsuite.cli import app
+from netverify import Verification, read_vnnlib
 from netverify.proofs import check_proof
+from opgraph import run_onnx
 from tests.pipelines.smt_networks import absolute_file
 
 ROOT = Path(__file__).parents[2]

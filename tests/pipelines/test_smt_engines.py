@@ -18,8 +18,9 @@ from files_of_mlps import network, property_of
 from torch import nn
 from typer.testing import CliRunner
 
-from evalsuite import Answer, Unsupported, export_onnx, read_vnnlib, verify
+from evalsuite import Answer, Unsupported, export_onnx, verify
 from evalsuite.cli import app
+from netverify import read_vnnlib
 from pipelines.smt import marabou
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest

@@ -16,7 +16,8 @@ from mpmath import mp, mpf, ncdf
 from sklearn.datasets import load_digits
 from torch import nn
 
-from evalsuite import LambdaGELU, Network, Property, Unsupported, Verdict, falsify
+from evalsuite import LambdaGELU, Network, Property, Unsupported, Verdict
+from netverify import falsify
 from pipelines.smt.counterexample import MARGIN
 from pipelines.smt.exact_network import Intervals
 from pipelines.smt.reading import read_curved

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Network, Property, Verdict, falsify
+from evalsuite import Network, Property, Verdict
+from netverify import falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
 from pipelines.smt.measuring import Bracket, nearest_above

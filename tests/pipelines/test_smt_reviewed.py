@@ -21,17 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from typer.testing import CliRunner
 
-from evalsuite import (
-    Network,
-    ProofError,
-    Property,
-    Unsupported,
-    Verdict,
-    check_proof,
-    open_onnx,
-    verify,
-)
+from evalsuite import Network, Property, Unsupported, Verdict, check_proof, open_onnx, verify
 from evalsuite.cli import app
+from netverify.proofs import ProofError
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic

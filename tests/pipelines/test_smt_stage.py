@@ -20,9 +20,10 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict, falsify
+from evalsuite import Bench, Metric, Network, Outcome, Property, Unsupported, Verdict
 from evalsuite.report.tables import comparison
 from evalsuite.testing import check_stage
+from netverify import falsify
 from netverify.proofs import check_proof
 from netverify.smooth_proofs import check_smooth_proof
 from pipelines.smt import MethodName, Smt

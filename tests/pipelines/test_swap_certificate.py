@@ -16,18 +16,10 @@ from cases import slow
 from torch import nn
 from written import bench_of
 
-from evalsuite import (
-    Bench,
-    LanguageModel,
-    Metric,
-    Network,
-    Split,
-    SwapBounds,
-    Unsupported,
-    Verdict,
-    swap_to_relu,
-)
+from evalsuite import Bench, Metric, Network, Split, Unsupported, Verdict, swap_to_relu
+from evalsuite.tasks import LanguageModel
 from evalsuite.testing import check_stage
+from netverify import SwapBounds
 from netverify.certificate import SwapCertificate
 from pipelines.smt import Smt
 from pipelines.swap_certificate import Certificate

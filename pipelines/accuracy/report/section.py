@@ -10,25 +10,20 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from evalsuite import (
-    Direction,
+from evalsuite import Direction, Section
+from evalsuite.report.forms import Form
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.run import Run
+from evalsuite.report.section import (
     Endpoint,
-    Estimate,
     Evidence,
-    Form,
-    Grid,
-    GridCell,
     Headline,
     Measure,
     Part,
-    Run,
-    Section,
-    Sheet,
-    estimate_columns,
     first_step,
-    mean_interval,
     paired_test,
 )
+from evalsuite.report.statistics import Estimate, mean_interval
 from pipelines.accuracy import AT, ORDERS
 
 NOTE = (

@@ -8,22 +8,12 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TypeVar
 
-from evalsuite import (
-    Area,
-    Compared,
-    Finding,
-    area_text,
-    common_scale,
-    grouped,
-    listed,
-    mean_interval,
-    radius_text,
-    ranges_text,
-    resolved_text,
-    seed_difference,
-    sentence,
-    where_text,
-)
+from evalsuite.report.areas import Area, area_text
+from evalsuite.report.numerals import grouped, listed, ranges_text, sentence
+from evalsuite.report.paired import Compared, common_scale, resolved_text, where_text
+from evalsuite.report.section import Finding
+from evalsuite.report.statistics import mean_interval, seed_difference
+from evalsuite.verification.report.radii import radius_text
 from pipelines.bounds.report.tables import (
     ACCURACY,
     BoundsTable,

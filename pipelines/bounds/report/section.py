@@ -9,32 +9,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import (
+from evalsuite import Direction, Section
+from evalsuite.report.canvas import (
     MUTED_COLOUR,
-    Contrast,
-    Direction,
     Drawing,
-    Endpoint,
-    Estimate,
-    Evidence,
-    Headline,
-    Part,
-    Run,
-    Section,
-    counterexample_pictures,
     drawings_by_group,
-    is_geometric,
     layer_marks,
     log_heights,
     looks,
     mean_marks,
-    mean_test,
     name_layers,
     panels,
+    shifts,
+)
+from evalsuite.report.run import Run
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Part, mean_test
+from evalsuite.report.statistics import Estimate
+from evalsuite.verification.report.counterexamples import counterexample_pictures
+from evalsuite.verification.report.radii import (
+    is_geometric,
     radius_axis,
     radius_text,
     shifted_radius,
-    shifts,
 )
 from pipelines.bounds.report.findings import finding, overall
 from pipelines.bounds.report.tables import (

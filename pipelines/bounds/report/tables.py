@@ -16,28 +16,14 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from evalsuite import (
-    Area,
-    Compared,
-    GridCell,
-    Point,
-    Run,
-    Scale,
-    Screen,
-    Sheet,
-    StepTable,
-    Values,
-    area_text,
-    compared_cell,
-    compared_columns,
-    estimate_columns,
-    grouped,
-    holm_areas,
-    is_geometric,
-    labels,
-    measured_area,
-    number_of,
-)
+from evalsuite.report.areas import Area, Point, area_text, holm_areas, measured_area
+from evalsuite.report.canvas import number_of
+from evalsuite.report.grids import GridCell, Sheet, estimate_columns
+from evalsuite.report.numerals import Scale, grouped, labels
+from evalsuite.report.paired import Compared, StepTable, Values, compared_cell, compared_columns
+from evalsuite.report.run import Run
+from evalsuite.report.section import Screen
+from evalsuite.verification.report.radii import is_geometric
 
 STAGE = "bounds"
 

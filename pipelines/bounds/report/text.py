@@ -10,24 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from evalsuite import (
-    AREA_SCALE,
-    Compared,
-    Estimate,
-    Grid,
-    GridCell,
-    Scale,
-    Sheet,
-    area_columns,
-    areas_sheet,
-    common_scale,
-    compared_cell,
-    lacking,
-    notes,
-    p_text,
-    radius_text,
-    scale_of,
-)
+from evalsuite.report.areas import AREA_SCALE, area_columns, areas_sheet
+from evalsuite.report.grids import Grid, GridCell, Sheet
+from evalsuite.report.numerals import Scale, p_text, scale_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell, lacking
+from evalsuite.report.section import notes
+from evalsuite.report.statistics import Estimate
+from evalsuite.verification.report.radii import radius_text
 from pipelines.bounds.report.tables import (
     ATTACK,
     BoundsTable,

@@ -15,19 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from evalsuite import (
-    Bench,
-    Direction,
-    FineTune,
-    Metric,
-    Network,
-    Outcome,
-    Unsupported,
-    Verdict,
-    pieces,
-    scores,
-    worsening,
-)
+from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
+from evalsuite.contract import FineTune
+from evalsuite.samples import pieces
+from evalsuite.tasks.score import scores, worsening
 from lambda_gelu import fold_hardness
 from opgraph.layers import in_layers
 from pipelines.prune.exact.behind_norms import read_behind_norms

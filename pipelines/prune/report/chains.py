@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evalsuite import (
-    Compared,
-    Grid,
-    GridCell,
-    Measured,
-    Run,
-    Sheet,
-    common_scale,
-    estimate_columns,
-    interval_text,
-    notes,
-)
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.measured import Measured
+from evalsuite.report.paired import Compared, common_scale, interval_text
+from evalsuite.report.run import Run
+from evalsuite.report.section import notes
 from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
 
 _NAMES = {

@@ -6,22 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalsuite import (
+from evalsuite.report.areas import area_text
+from evalsuite.report.numerals import Scale, grouped, listed, ranges_text, sentence
+from evalsuite.report.paired import (
     Compared,
-    Finding,
-    Scale,
-    after_holm,
-    area_text,
     ends_text,
-    grouped,
     interval_text,
-    listed,
-    ranges_text,
     resolved_text,
-    sentence,
     tally,
     where_text,
 )
+from evalsuite.report.section import Finding
+from evalsuite.report.statistics import after_holm
 from pipelines.prune.report.tables import (
     ACCURACY,
     BEFORE,

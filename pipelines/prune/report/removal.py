@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evalsuite import (
-    Grid,
-    GridCell,
-    Measured,
-    Run,
-    Sheet,
-    estimate_columns,
-    grouped,
-    mean_interval,
-    notes,
-    parse_setting,
-    percent_text,
-    scale_of,
-)
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import grouped, percent_text, scale_of
+from evalsuite.report.run import Run
+from evalsuite.report.section import notes
+from evalsuite.report.statistics import mean_interval
+from evalsuite.results import parse_setting
 from pipelines.prune.report.tables import ACCURACY, EXACT
 
 _EXACT = (

@@ -10,28 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from evalsuite import (
+from evalsuite import Direction, Section
+from evalsuite.report.canvas import (
     INK_COLOUR,
     MUTED_COLOUR,
-    Contrast,
-    Direction,
     Drawing,
-    Endpoint,
-    Estimate,
-    Evidence,
-    Form,
-    Headline,
     Look,
-    Measure,
-    Part,
-    Run,
-    Section,
     drawings_by_group,
     looks,
-    mean_interval,
     mean_marks,
     panels,
 )
+from evalsuite.report.forms import Form
+from evalsuite.report.run import Run
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part
+from evalsuite.report.statistics import Estimate, mean_interval
 from pipelines.prune.report.chains import chain_grid
 from pipelines.prune.report.findings import finding, overall
 from pipelines.prune.report.removal import exact_grid

@@ -10,17 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import (
-    Area,
-    Compared,
-    Point,
-    Run,
-    Screen,
-    StepTable,
-    grouped,
-    holm_areas,
-    measured_area,
-)
+from evalsuite.report.areas import Area, Point, holm_areas, measured_area
+from evalsuite.report.numerals import grouped
+from evalsuite.report.paired import Compared, StepTable
+from evalsuite.report.run import Run
+from evalsuite.report.section import Screen
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.

@@ -7,25 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsuite import (
-    Compared,
-    Grid,
-    GridCell,
-    Scale,
-    Sheet,
-    after_holm,
-    area_columns,
-    areas_sheet,
-    common_scale,
-    compared_cell,
-    compared_columns,
-    estimate_columns,
-    grouped,
-    mean_interval,
-    notes,
-    p_text,
-    scale_of,
-)
+from evalsuite.report.areas import area_columns, areas_sheet
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.numerals import Scale, grouped, p_text, scale_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell, compared_columns
+from evalsuite.report.section import notes
+from evalsuite.report.statistics import after_holm, mean_interval
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, SweepArea, Treatment
 
 NOTES = notes(__name__)

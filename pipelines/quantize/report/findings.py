@@ -8,23 +8,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalsuite import (
-    AREA_SCALE,
-    Compared,
-    Estimate,
-    Finding,
-    Scale,
-    after_holm,
-    ends_text,
-    grouped,
-    interval_text,
-    listed,
-    mean_by_seed,
-    mean_interval,
-    percent_text,
-    resolved_text,
-    sentence,
-)
+from evalsuite.report.areas import AREA_SCALE
+from evalsuite.report.numerals import Scale, grouped, listed, percent_text, sentence
+from evalsuite.report.paired import Compared, ends_text, interval_text, resolved_text
+from evalsuite.report.section import Finding
+from evalsuite.report.statistics import Estimate, after_holm, mean_by_seed, mean_interval
 from pipelines.quantize.report.tables import Quality, QuantizationTable, Quantized
 from pipelines.quantize.report.text import MACS, table_scale
 

@@ -10,35 +10,36 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import (
+from evalsuite import Direction, Section
+from evalsuite.report.canvas import (
     INK_COLOUR,
     MUTED_COLOUR,
-    Contrast,
-    Direction,
     Drawing,
-    Endpoint,
-    Evidence,
-    Form,
-    Headline,
     Layers,
     Look,
-    Measure,
-    Part,
-    Run,
-    Section,
     drawings_by_group,
     layer_marks,
     log_heights,
     looks,
-    mean_interval,
     mean_marks,
-    mean_test,
     name_layers,
-    paired_test,
     panels,
-    parse_setting,
     shifts,
 )
+from evalsuite.report.forms import Form
+from evalsuite.report.run import Run
+from evalsuite.report.section import (
+    Contrast,
+    Endpoint,
+    Evidence,
+    Headline,
+    Measure,
+    Part,
+    mean_test,
+    paired_test,
+)
+from evalsuite.report.statistics import mean_interval
+from evalsuite.results import parse_setting
 from pipelines.quantize.report.findings import finding, overall
 from pipelines.quantize.report.tables import (
     ACCUMULATOR,

@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Direction, Measured, Run, StepTable, grouped, number_of
+from evalsuite import Direction
+from evalsuite.report.canvas import number_of
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import grouped
+from evalsuite.report.paired import Compared, StepTable
+from evalsuite.report.run import Run
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The stage that measures networks as trained.

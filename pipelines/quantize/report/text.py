@@ -8,23 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import (
-    Estimate,
-    Grid,
-    GridCell,
-    Scale,
-    Sheet,
-    common_scale,
-    compared_cell,
-    compared_columns,
-    estimate_columns,
-    interval_text,
-    mean_interval,
-    notes,
-    percent_text,
-    scale_of,
-    seed_difference,
-)
+from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
+from evalsuite.report.numerals import Scale, percent_text, scale_of
+from evalsuite.report.paired import common_scale, compared_cell, compared_columns, interval_text
+from evalsuite.report.section import notes
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 from pipelines.quantize.report.tables import (
     CHOSEN,
     STAGE,

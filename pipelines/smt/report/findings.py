@@ -7,17 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from evalsuite import (
-    Compared,
-    Finding,
-    common_scale,
-    grouped,
-    listed,
-    mean_interval,
-    percent_text,
-    scale_of,
-    sentence,
-)
+from evalsuite.report.numerals import grouped, listed, percent_text, scale_of, sentence
+from evalsuite.report.paired import Compared, common_scale
+from evalsuite.report.section import Finding
+from evalsuite.report.statistics import mean_interval
 from pipelines.smt.report.tables import (
     BOUNDS,
     DISTANCE,

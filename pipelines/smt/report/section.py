@@ -7,34 +7,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import (
+from evalsuite import Direction, Section
+from evalsuite.report.canvas import (
     MUTED_COLOUR,
-    Contrast,
-    Direction,
     Drawing,
-    Endpoint,
-    Estimate,
-    Evidence,
-    Headline,
     Look,
-    Measure,
-    Part,
-    Run,
-    Section,
-    counterexample_pictures,
     drawings_by_group,
-    is_geometric,
     log_heights,
     looks,
-    mean_interval,
     mean_marks,
     panels,
-    parse_setting,
-    power_text,
+    shifts,
+)
+from evalsuite.report.numerals import power_text
+from evalsuite.report.run import Run
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part
+from evalsuite.report.statistics import Estimate, mean_interval
+from evalsuite.results import parse_setting
+from evalsuite.verification.report.counterexamples import counterexample_pictures
+from evalsuite.verification.report.radii import (
+    is_geometric,
     radius_axis,
     radius_text,
     shifted_radius,
-    shifts,
 )
 from pipelines.smt.report.findings import finding, overall
 from pipelines.smt.report.tables import (

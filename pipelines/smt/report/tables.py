@@ -12,29 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from evalsuite import (
-    SIGNIFICANT,
-    Compared,
-    Estimate,
-    Measured,
-    Run,
-    Scale,
-    StepTable,
-    Values,
-    Verdict,
-    between,
-    compared_columns,
-    estimate_columns,
-    grouped,
-    holm,
-    interval_text,
-    labels,
-    mean_by_seed,
-    number_of,
-    p_text,
-    parse_setting,
-    radius_text,
-)
+from evalsuite import Verdict
+from evalsuite.report.canvas import number_of
+from evalsuite.report.grids import estimate_columns
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import Scale, grouped, labels, p_text
+from evalsuite.report.paired import Compared, StepTable, Values, compared_columns, interval_text
+from evalsuite.report.run import Run
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, between, holm, mean_by_seed
+from evalsuite.results import parse_setting
+from evalsuite.verification.report.radii import radius_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,22 +10,11 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from evalsuite import (
-    Compared,
-    Grid,
-    GridCell,
-    Scale,
-    Sheet,
-    after_holm,
-    common_scale,
-    compared_cell,
-    grouped,
-    listed,
-    notes,
-    p_text,
-    percent_text,
-    scale_of,
-)
+from evalsuite.report.grids import Grid, GridCell, Sheet
+from evalsuite.report.numerals import Scale, grouped, listed, p_text, percent_text, scale_of
+from evalsuite.report.paired import Compared, common_scale, compared_cell
+from evalsuite.report.section import notes
+from evalsuite.report.statistics import after_holm
 from pipelines.smt.report.tables import (
     BOUNDS,
     CALLS,

@@ -8,18 +8,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from evalsuite import (
-    MUTED_COLOUR,
-    Drawing,
-    Headline,
-    Measured,
-    Part,
-    Run,
-    Section,
-    number_of,
-    panels,
-    power_text,
-)
+from evalsuite import Section
+from evalsuite.report.canvas import MUTED_COLOUR, Drawing, number_of, panels
+from evalsuite.report.measured import Measured
+from evalsuite.report.numerals import power_text
+from evalsuite.report.run import Run
+from evalsuite.report.section import Headline, Part
 
 STAGE = "swap-certificate"
 CERTIFIED, OBSERVED = "certified_disruption", "observed_disruption"

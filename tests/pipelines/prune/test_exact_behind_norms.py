@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from written import Written, bench_of
 
-from evalsuite import Bench, LanguageModel, Metric, Network, Split, Unsupported, Verdict
+from evalsuite import Bench, Metric, Network, Split, Unsupported, Verdict
+from evalsuite.tasks import LanguageModel
 from evalsuite.workloads.transformer import LanguageModel as GPT
 from evalsuite.workloads.transformer import VisionTransformer, feed_forwards
 from pipelines.prune.exact import ExactPrune

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from evalsuite import Unsupported, export_onnx, open_onnx, run_onnx
+from evalsuite import Unsupported, export_onnx, open_onnx
 from evalsuite.plugins import load
 from evalsuite.workloads.transformer import Attention as SelfAttention
+from opgraph import run_onnx
 from pipelines.prune.attention import Attention, find_attentions, unknown_attentions
 from pipelines.prune.heads import head_scores, prune_heads
 from pipelines.prune.selection import Probe, Pruned, Selection

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from written import Written, bench_of
 
-from evalsuite import Network, Several, Split, Unsupported
+from evalsuite import Network, Split, Unsupported
+from evalsuite.samples import Several
 from pipelines.prune import Prune
 from pipelines.prune.attention import find_attentions, unknown_attentions
 from pipelines.prune.channels import prune

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from written import Written, mlp
 
-from evalsuite import Bench, Network, Split, Unsupported, score
+from evalsuite import Bench, Network, Split, Unsupported
+from evalsuite.tasks import score
 from evalsuite.workloads.vit import DigitsViT
 from pipelines.prune import Prune
 from pipelines.prune.equality import equality_error

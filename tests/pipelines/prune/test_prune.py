@@ -16,8 +16,10 @@ import torch
 from torch import nn
 from written import Written, bench_of, mlp
 
-from evalsuite import Bench, Network, Outcome, Regression, Several, Split, Unsupported, export_onnx
+from evalsuite import Bench, Network, Outcome, Split, Unsupported, export_onnx
 from evalsuite.networks import load_network, save_network
+from evalsuite.samples import Several
+from evalsuite.tasks import Regression
 from evalsuite.testing import check_stage
 from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
 from evalsuite.workloads.transformer import Attention

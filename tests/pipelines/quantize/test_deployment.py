@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch import fx, nn
 
-from evalsuite import Outcome, Split, export_onnx, open_onnx, run_onnx
+from evalsuite import Outcome, Split, export_onnx, open_onnx
+from opgraph import run_onnx
 from pipelines.quantize import qcdq
 from pipelines.quantize.agreement import TIE, agreement_metrics, compare_layers
 from pipelines.quantize.calibration import calibrate, even_zero_points

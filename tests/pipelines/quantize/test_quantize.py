@@ -20,21 +20,14 @@ from onnx import numpy_helper
 from torch import nn
 from written import Written
 
-from evalsuite import (
-    Bench,
-    Direction,
-    LambdaGELU,
-    Network,
-    OnnxNetwork,
-    Regression,
-    Split,
-    Unsupported,
-    with_yardstick,
-)
+from evalsuite import Bench, Direction, LambdaGELU, Network, Split, Unsupported
 from evalsuite.run.making import make_bench
+from evalsuite.tasks import Regression
 from evalsuite.workloads.digits import DigitsMLP
+from evalsuite.yardstick import with_yardstick
 from intnet.layers import Linear
 from intnet.pointwise import Requantize
+from opgraph import OnnxNetwork
 from pipelines.quantize import Quantize
 from pipelines.quantize.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by

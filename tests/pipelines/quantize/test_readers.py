@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from written import Written
 
-from evalsuite import Unsupported, open_onnx, run_onnx
+from evalsuite import Unsupported, open_onnx
+from opgraph import run_onnx
 from pipelines.quantize import Quantize
 from pipelines.quantize.agreement import compare_layers, quantizer_of_logits
 from pipelines.quantize.choosing import CLEARLY, RANGES, STRENGTHS, choose

@@ -12,20 +12,12 @@ from measured import values
 from torch import nn
 from written import Written
 
-from evalsuite import (
-    Bench,
-    Data,
-    Inputs,
-    LanguageModel,
-    Network,
-    Split,
-    Unsupported,
-    open_onnx,
-    run_onnx,
-)
+from evalsuite import Bench, Data, Network, Split, Unsupported, open_onnx
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
+from evalsuite.tasks import LanguageModel
 from intnet.layers import Linear
+from opgraph import Inputs, run_onnx
 from pipelines.quantize import Quantize
 from pipelines.quantize.integer_agreement import compare
 from pipelines.quantize.lowering import lower

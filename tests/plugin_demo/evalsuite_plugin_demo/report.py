@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from evalsuite import (
-    Direction,
-    Drawing,
-    Endpoint,
-    Finding,
-    Form,
-    Grid,
-    GridCell,
-    Part,
-    Run,
-    Section,
-    first_step,
-    looks,
-    mean_interval,
-    panels,
-)
+from evalsuite import Direction, Section
+from evalsuite.report.canvas import Drawing, looks, panels
+from evalsuite.report.forms import Form
+from evalsuite.report.grids import Grid, GridCell
+from evalsuite.report.run import Run
+from evalsuite.report.section import Endpoint, Finding, Part, first_step
+from evalsuite.report.statistics import mean_interval
 
 STAGE, METRIC = "input-noise", "noisy_accuracy"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evalsuite import Swapped
+from evalsuite.variants.swapped import Swapped
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite import Budget, Data, mlp, packaged_file, sha256, split
+from evalsuite import Data
+from evalsuite.workloads.layers import mlp
+from evalsuite.workloads.options import Budget
+from evalsuite.workloads.workload import packaged_file, sha256, split
 
 if TYPE_CHECKING:
     from torch import nn
