@@ -33,6 +33,9 @@ _INT32 = np.iinfo(np.int32)
 _MOST_PLACES = 30  # 2^30 is the greatest power of two that an int32 holds
 _SHORT, _LONG = WORD_BITS - 1, 2 * WORD_BITS - 1
 """How many bits a sum of short products, and a long product, has lost when it is one integer."""
+_ROUNDED_OFF = 2
+"""Places that rounding must take away of such an integer: its last bit only says whether anything
+was cut off, and the one before it is the half."""
 
 
 class TooWide(OverflowError):
@@ -83,9 +86,9 @@ class Words:
         )
         # 3. gemmlowp rounds twice, the others once.
         if rounding is not Rounding.GEMMLOWP:
-            return self.rounded(product, shift - lost, rounding, zero_point)
+            return self._rounded_product(product, shift - lost, rounding, zero_point)
         first = np.minimum(shift, HIGH_BITS)
-        high = self.rounded(product, first - lost, Rounding.HALF_UP, 0)
+        high = self._rounded_product(product, first - lost, Rounding.HALF_UP, 0)
         return self.rounded(high, shift - first, rounding, 0)
 
     def weighted_sum(
@@ -97,9 +100,17 @@ class Words:
         zero_point: int,
     ) -> Word:
         """round((sum of x_i m_i + offset) 2^-shift), rounded once."""
-        return self.rounded(
+        return self._rounded_product(
             self._short(terms, offset), np.array(shift - _SHORT), rounding, zero_point
         )
+
+    def _rounded_product(
+        self, product: Word, shift: Integers, rounding: Rounding, zero_point: int
+    ) -> Word:
+        """product 2^-shift, rounded once, of what `_long` or `_short` made."""
+        if shift.min() < _ROUNDED_OFF:
+            raise TooWide(f"a product has lost the bit that decides a shift by {shift.min()}")
+        return self.rounded(product, shift, rounding, zero_point)
 
     def rounded(self, x: Word, shift: Integers, rounding: Rounding, zero_point: int) -> Word:
         """x 2^-shift, rounded once; half away from zero under `Rounding.GEMMLOWP`.

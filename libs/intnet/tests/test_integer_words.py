@@ -27,7 +27,8 @@ from opgraph.onnx_network import open_onnx
 WIDE = Grid(1.0, -3, -(2**15), 2**15 - 1)
 REACHES = st.integers(1, 28).map(lambda bits: 2**bits - 1)
 MULTIPLIERS = st.integers(0, 2**31 - 1) | st.integers(0, 30).map(lambda k: 2**k)
-FACTORS = st.tuples(MULTIPLIERS, st.integers(31, 62))
+FACTORS = st.tuples(MULTIPLIERS, st.integers(0, 62))
+USUAL = st.tuples(MULTIPLIERS, st.integers(28, 62))
 
 
 def _tensor(nodes: Nodes, reach: int) -> Tensor:
@@ -50,9 +51,13 @@ def _points(rng: np.random.Generator, reach: int, factor: Dyadic) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", Rounding)
 @settings(max_examples=40, deadline=None)
-@given(REACHES, st.lists(FACTORS, min_size=1, max_size=4), st.sampled_from([0, 77, -3]))
+@given(
+    REACHES,
+    st.lists(FACTORS, min_size=1, max_size=4) | st.lists(USUAL, min_size=1, max_size=4),
+    st.sampled_from([0, 77, -3]),
+)
 def test_words_rescale_as_the_definition_does(rounding, reach, factors, zero_point):
-    """At every shift from 31 on, and every width of what is rescaled up to 28 bits."""
+    """At every shift, of several factors together, and every width up to 28 bits."""
     multiplier, shift = (np.array(each, dtype=np.int64) for each in zip(*factors, strict=True))
     factor, output = Dyadic(multiplier, shift), replace(WIDE, zero_point=zero_point)
     nodes = Nodes("scaled", rounding=rounding)
@@ -67,6 +72,25 @@ def test_words_rescale_as_the_definition_does(rounding, reach, factors, zero_poi
         for (x,) in points.tolist()
     ]
     assert found.tolist() == np.clip(expected, output.low, output.high).tolist()
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("reach", [2**9, 2**18])
+def test_factors_of_one_and_more_beside_lesser_ones(rounding, reach):
+    """A product of words has lost the bit that decides where its shift is below 31."""
+    factor = Dyadic.nearest([0.11, 1.0, 1.37, 2.4, 3.9])
+    nodes = Nodes("scaled", rounding=rounding)
+    made = nodes.rescale(_tensor(nodes, reach), 0, factor, (5,), replace(WIDE, high=2**31 - 1))
+    points = np.random.default_rng(0).integers(-reach, reach + 1, 500)[:, None]
+    (found,) = run_nodes(nodes, [made.name], x=points)
+    expected = [
+        [
+            exact(int(x) * m, s, rounding, zero_point=-3) - 3
+            for m, s in zip(factor.multiplier.tolist(), factor.shift.tolist(), strict=True)
+        ]
+        for (x,) in points.tolist()
+    ]
+    assert found.tolist() == np.maximum(expected, WIDE.low).tolist()
 
 
 @pytest.mark.parametrize("rounding", Rounding)
