@@ -329,6 +329,31 @@ class Arrange(Operation):
         return Tensor(made, dtype, low, high)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat(Operation):
+    """The integers `value` of the grid `output` for every sample; what it reads only tells how many
+    samples there are.
+    """
+
+    value: Integers
+    output: Grid
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return tuple(self.value.shape)
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        repeated = np.broadcast_to(self.value, (len(given[0]), *self.value.shape))
+        return np.asarray(repeated.astype(np.int64))
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        dtype = self.output.storage
+        batch = nodes.add("Shape", given[0].name, start=0, end=1)
+        ones = nodes.constant(np.ones(self.value.ndim), np.int64)
+        shape = nodes.add("Concat", batch, ones, axis=0)
+        made = nodes.add("Expand", nodes.constant(self.value[None], dtype), shape)
+        return Tensor(made, dtype, self.output.low, self.output.high)
+
+
 def _places(
     of: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape
 ) -> Shape:

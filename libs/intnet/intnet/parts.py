@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import opgraph
-from intnet.grids import Grid, Integers, OnGrid, Rounding
+from intnet.grids import Grid, Integers, OnGrid, Rounding, quantize
 from intnet.holding import (
     COARSE,
     FINE,
@@ -37,7 +37,7 @@ from intnet.holding import (
     product_of,
 )
 from intnet.islands import Island
-from intnet.layers import Arrange, MaxPool, SumPool
+from intnet.layers import Arrange, MaxPool, Repeat, SumPool
 from intnet.network import prove_operations
 from intnet.operation import Operation, Span
 from intnet.transformer import (
@@ -169,7 +169,7 @@ class _Writer(Holding):
             try:
                 self._held[index] = self.widened(self._value(node), node.shape[1:])
                 if index == self._graph.output:
-                    self.end(self._settled(self._held[index]), self._island.output)
+                    self._end(node, self._settled(self._held[index]))
             except ValueError as error:
                 path = node.name.removeprefix("module").strip(".") or self._island.name
                 where = f"{path} ({type(node.operation).__name__})"
@@ -177,6 +177,17 @@ class _Writer(Holding):
         kept = needed(self.operations)
         names = {each.name for each in kept}
         return Part(tuple(kept), tuple(name for name in self.inserted if name in names))
+
+    def _end(self, node: opgraph.Node, held: Held) -> None:
+        """Compute the part's output. What is the same for all inputs is a constant of the grid."""
+        output = self._island.output
+        if not isinstance(held, Fixed):
+            self.end(held, output)
+            return
+        real = np.broadcast_to(_of_sample(held.value, node), node.shape[1:])
+        integers = quantize(real, output, "a constant")
+        repeat = Repeat(self._island.name, self._island.inputs[:1], integers, output)
+        self.operations.append(repeat)
 
     def _value(self, node: opgraph.Node) -> Held:  # noqa: PLR0911, PLR0912
         operation, given = node.operation, [self._held[source] for source in node.sources]

@@ -78,9 +78,11 @@ class Embedding(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         dtype = self.output.storage
-        made = nodes.add(
-            "Gather", nodes.constant(self.table, dtype), nodes.cast(given[0].name, np.int32), axis=0
-        )
+        # Rows of 16 bits are widened after they were taken: the table is most of the file.
+        halves = dtype == np.int32 and self.output.low >= 0 and self.output.high < 2**16
+        table = nodes.constant(self.table, np.uint16 if halves else dtype)
+        made = nodes.add("Gather", table, nodes.cast(given[0].name, np.int32), axis=0)
+        made = nodes.cast(made, dtype) if halves else made
         return Tensor(made, dtype, self.output.low, self.output.high)
 
 

@@ -180,6 +180,9 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "centred": lambda: Written(centred, weight=torch.randn(36)),
     "widened": lambda: Written(widened, keep=but_first(torch.rand(3, 36) < 0.7, True)),
     "far": lambda: Written(far),
+    "constant": lambda: Written(
+        lambda net, x: net.rows.expand(len(x), -1, -1), rows=torch.randn(1, 5, 36)
+    ),
 }
 SHAPE = (5, 36)
 
