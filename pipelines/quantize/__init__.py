@@ -57,7 +57,8 @@ class Quantize:
             Runtime reads or must write it, and the tables of embeddings; residual streams,
             attention and outputs stay real numbers. Calibration data choose how far uneven ranges
             go from features to weights (SmoothQuant) and whether biases are corrected. The
-            integer-only network is placed as with "post". "post" quantizes each activation's
+            integer-only network is placed as with "post", but for transformers: what norms,
+            softmax and sums read has 16 bits there. "post" quantizes each activation's
             output, "pre+post" its input too, for every variant alike: with "post" a convolution
             before GELU runs in float, and with "pre+post" ReLU, which could be fused, requantizes.
         calibration: where activations are clipped: at percentiles, at the extremes, or at the least
@@ -103,7 +104,7 @@ class Quantize:
             quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "15"
+    version: ClassVar[str] = "16"
     libraries: ClassVar[tuple[str, ...]] = (
         "brevitas",
         "torch",

@@ -29,6 +29,8 @@ _SHARES = torch.linspace(0.02, 1.0, 50).tolist()
 _WEIGHT_SHARES = torch.linspace(0.1, 1.0, 91).tolist()
 # Powers of two below the greatest that are tried.
 _EXPONENTS = 6
+# Grids of more bits than these take in what lies twice as far out as all that was seen.
+_NARROW_BITS, _HEADROOM = 8, 2.0
 _LOWER_SHARES = torch.linspace(0.0, 1.0, 9).tolist()
 
 
@@ -42,11 +44,14 @@ def activation_range(
         values: of any shape, finite.
         calibration: "max" takes all values in, "percentile" all but 0.001 % at each end, and "mse"
             makes the mean squared error of the quantized values small. Its search goes over shares
-            of the range, of which it takes each end in turn.
+            of the range, of which it takes each end in turn. Grids of more than 8 bits have steps
+            to spare: they reach twice as far as the values, whatever is chosen here.
         power_of_two: whether upper - lower will be rounded up to a power of two; "mse" then chooses
             among those.
     """
     flat = values.detach().flatten().float()
+    if bits > _NARROW_BITS:
+        return _HEADROOM * min(0.0, flat.min().item()), _HEADROOM * max(0.0, flat.max().item())
     if calibration == "percentile":
         return min(0.0, _beyond(flat, largest=False)), max(0.0, _beyond(flat, largest=True))
     lower, upper = min(0.0, flat.min().item()), max(0.0, flat.max().item())

@@ -260,13 +260,16 @@ def _with_grids_everywhere(
     example: Inputs | None,
 ) -> Quantized:
     """Quantize the network again with every tensor on a grid, as the integer-only one needs it:
-    with quantizers behind activations, and the bit widths that were chosen for the deployed one.
+    with quantizers behind activations, 16 bits where norms, softmax and sums of a transformer read,
+    and the bit widths that were chosen for the deployed one.
     """
     ranges = "percentile" if options.calibration == "auto" else options.calibration
     everywhere = replace(
         options, placement="post", calibration=ranges, size_budget=1.0, sensitivity=False
     )
-    whole = quantize(module, input_shape, inputs, bench, everywhere, example, deployed.widths)
+    whole = quantize(
+        module, input_shape, inputs, bench, everywhere, example, deployed.widths, wide=True
+    )
     chosen = [
         replace(row, setting={**row.setting, "network": "integers"})
         for row in whole.rows
@@ -283,15 +286,18 @@ def quantize(
     options: Quantize,
     example: Inputs | None = None,
     widths: Mapping[str, Bits | None] = MappingProxyType({}),
+    *,
+    wide: bool = False,
 ) -> Quantized:
     """Choose treatment and widths on the calibration inputs alone, treat, and train if the options
     say so.
 
-    For `example` see `trace`; `widths` are given where they were chosen before.
+    For `example` see `trace`, for `wide` see `Scheme`; `widths` are given where they were chosen
+    before.
     """
     # 1. Trace, and choose how weights and ranges are treated.
     traced = trace(module, input_shape, example)
-    scheme = replace(_scheme(options), layers=widths)
+    scheme = replace(_scheme(options), layers=widths, wide=wide)
     treatment, treated, metrics = _treat(
         traced, scheme, inputs, options, classes=isinstance(bench.data.task, Classification)
     )

@@ -28,6 +28,7 @@ from pipelines.quantize.embedding import IntegerRows, table_of
 from pipelines.quantize.kinds import FLOAT_COMPUTE, is_activation, is_pool, keeps_grid
 from pipelines.quantize.readers import Readers
 from pipelines.quantize.tracing import Add, layer_of
+from pipelines.quantize.widths import WIDE_BITS, Widths, has_attention_or_norms
 
 COMPUTE = (QuantLinear, QuantConv1d, QuantConv2d)
 # A channel's weights are taken to reach at least this share of its layer's greatest bias: else the
@@ -151,7 +152,8 @@ class Scheme:
     `bits` are those of every layer that `layers` does not name; None leaves a layer, or all that
     are not named, in float. The logits have `LOGIT_BITS` bits, whatever `bits` says.
     `before_activations` quantizes the inputs of activations too. `by_reader` quantizes a tensor
-    only where an integer kernel of ONNX Runtime reads or writes it; see `Readers`.
+    only where an integer kernel of ONNX Runtime reads or writes it; see `Readers`. `wide` gives 16
+    bits to what norms, softmax and sums read, in networks that have norms or softmax; see `Widths`.
     """
 
     bits: Bits | None
@@ -159,10 +161,13 @@ class Scheme:
     scales: Scales = "float"
     layers: Mapping[str, Bits | None] = field(default_factory=lambda: MappingProxyType({}))
     by_reader: bool = False
+    wide: bool = False
 
     def __post_init__(self) -> None:
-        if self.before_activations and self.by_reader:
-            raise ValueError("before_activations and by_reader exclude each other: leave out one")
+        if self.before_activations + self.by_reader + self.wide > 1:
+            raise ValueError(
+                "before_activations, by_reader and wide exclude each other: take one of them"
+            )
 
     def of(self, layer: str) -> Bits | None:
         """The bits of the layer with that name in the traced graph."""
@@ -194,7 +199,10 @@ def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
     Raises:
         Unsupported: nothing is there to quantize, or a layer cannot be.
     """
-    return (_PlacerByReader if scheme.by_reader else _Placer)(traced, scheme).run()
+    placer = _PlacerByReader if scheme.by_reader else _Placer
+    if scheme.wide and scheme.bits is not None and has_attention_or_norms(traced):
+        placer = _WidePlacer
+    return placer(traced, scheme).run()
 
 
 class _Placer:
@@ -233,11 +241,9 @@ class _Placer:
         elif keeps_grid(layer):
             self._write_kept(node, layer)
         elif isinstance(layer, Add) or is_pool(layer):
-            self._call(
-                node,
-                layer,
-                [self._value(argument) for argument in node.args if isinstance(argument, fx.Node)],
-            )
+            read = self._read if isinstance(layer, Add) else self._value
+            inputs = [read(argument) for argument in node.args if isinstance(argument, fx.Node)]
+            self._call(node, layer, inputs)
         elif layer is not None and is_activation(layer):
             # A layer's sums go into an activation as they are, unless the scheme wants a grid
             # there, or no layer has made them.
@@ -273,9 +279,14 @@ class _Placer:
         inputs = {
             all_input_node: self._raw[all_input_node]
             if all_input_node in self._islands
-            else self._value(all_input_node)
+            else self._read(all_input_node)
             for all_input_node in node.all_input_nodes
         }
+        self._copy_island(node, layer, inputs)
+
+    def _copy_island(
+        self, node: fx.Node, layer: nn.Module | None, inputs: Mapping[fx.Node, fx.Node]
+    ) -> None:
         copied = self._graph.node_copy(node, inputs.__getitem__)
         if layer is not None:
             self._owned[str(node.target)] = copy.deepcopy(layer)
@@ -348,6 +359,10 @@ class _Placer:
                 found.append(bits.act)
         return max(found)
 
+    def _read(self, node: fx.Node) -> fx.Node:
+        """The real values that a sum or a float part reads."""
+        return self._value(node)
+
     def _value(self, node: fx.Node, bits: int | None = None) -> fx.Node:
         """The real values of the tensor on its grid."""
         if node not in self._values:
@@ -415,3 +430,62 @@ class _PlacerByReader(_Placer):
         no layer asks for fewer.
         """
         return super()._most_bits(node) if self._readers.read(node) else LOGIT_BITS
+
+
+class _WidePlacer(_Placer):
+    """Puts what norms, softmax and sums read on grids of 16 bits, and quantizes from there to the
+    8 bits that products of matrices read.
+    """
+
+    def __init__(self, traced: fx.GraphModule, scheme: Scheme) -> None:
+        super().__init__(traced, scheme)
+        self._widths = Widths(traced)
+        self._wide_grids: dict[fx.Node, fx.Node] = {}
+        self._wide_values: dict[fx.Node, fx.Node] = {}
+
+    def _write_kept(self, node: fx.Node, layer: nn.Module | None) -> None:
+        (source,) = node.all_input_nodes
+        if not self._widths.wide(node):
+            super()._write_kept(node, layer)
+            return
+        self._call(node, layer, [self._wide_grid(source)])
+        self._wide_grids[node] = self._raw[node]
+
+    def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
+        multiplied = self._widths.multiplied(node)
+
+        def read(source: fx.Node) -> fx.Node:
+            if source in multiplied and not self._widths.multiplied_on_its_grid(source):
+                return self._value(source)
+            return self._raw[source] if source in self._islands else self._read(source)
+
+        inputs = {source: read(source) for source in node.all_input_nodes}
+        self._copy_island(node, layer, inputs)
+
+    def _grid(self, node: fx.Node, bits: int | None = None) -> fx.Node:
+        if node not in self._grids and self._widths.wide(node):
+            assert self._scheme.bits is not None
+            layer = quantizer(
+                max(bits or self._scheme.bits.act, self._most_bits(node)), self._scheme.scales
+            )
+            self._grids[node] = self._behind(node, "quantize", layer, self._wide_value(node))
+        return super()._grid(node, bits)
+
+    def _real(self, node: fx.Node) -> fx.Node:
+        kept = self._wide_grids.get(node) is self._raw[node]
+        return self._wide_value(node) if kept else super()._real(node)
+
+    def _read(self, node: fx.Node) -> fx.Node:
+        return self._wide_value(node) if self._widths.wide(node) else self._value(node)
+
+    def _wide_grid(self, node: fx.Node) -> fx.Node:
+        if node not in self._wide_grids:
+            layer = quantizer(WIDE_BITS, self._scheme.scales)
+            self._wide_grids[node] = self._behind(node, "quantize16", layer, self._raw[node])
+        return self._wide_grids[node]
+
+    def _wide_value(self, node: fx.Node) -> fx.Node:
+        if node not in self._wide_values:
+            gridded = self._wide_grid(node)
+            self._wide_values[node] = self._behind(node, "value16", Value(), gridded)
+        return self._wide_values[node]

@@ -18,7 +18,12 @@ from opgraph.modules import in_modules
 from opgraph.recurrent import refuse_recurrent
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_RESERVED = ("quantize_", "value_")  # how the quantizers of a network are named
+_RESERVED = (
+    "quantize_",
+    "value_",
+    "quantize16_",
+    "value16_",
+)  # how the quantizers of a network are named
 _VALUES = 2**28  # of all tensors of a batch: 1 GiB of float32
 
 

@@ -110,7 +110,7 @@ def test_a_layer_in_float_asks_for_no_grid() -> None:
     assert quantizers(module, (1, 8, 8), spared) == ["layer_1", "layer_4"]
     with pytest.raises(Unsupported, match="no linear or convolutional layer"):
         place(trace(nn.Sequential(nn.Flatten(), nn.ReLU()), (1, 8, 8)), BY_READER)
-    with pytest.raises(ValueError, match="before_activations and by_reader exclude each other"):
+    with pytest.raises(ValueError, match="by_reader and wide exclude each other"):
         Scheme(Bits(8, 8), before_activations=True, by_reader=True)
 
 
