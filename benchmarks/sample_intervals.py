@@ -10,13 +10,8 @@ import argparse
 
 import numpy as np
 
-from evalsuite.report.paired_samples import (
-    Paired,
-    RightAndWrong,
-    paired_samples,
-    sample_estimate,
-)
-from evalsuite.report.statistics import margin_p
+from evalsuite.report.paired_samples import RightAndWrong, paired_samples, sample_estimate
+from evalsuite.report.statistics import Paired, margin_p
 
 _ALL = 60  # times the samples of a test part stand for all that there could be
 _MARGIN = 0.005

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalsuite.contract import Direction
-from evalsuite.report.cells import LEVEL, MatrixRow, Reading
+from evalsuite.report.cells import LEVEL, Reading
 from evalsuite.report.conclusions import read_rows
 from evalsuite.report.matrix import matrix_row
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.section import Contrast, Endpoint, Evidence
 from evalsuite.report.statistics import holm
 

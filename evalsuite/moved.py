@@ -1,7 +1,8 @@
-"""Names that `from evalsuite import NAME` gave once, by the module or library that has them now."""
+"""Public names that are imported from modules and libraries; most were once in `evalsuite`."""
 
 from __future__ import annotations
 
+# What `from evalsuite import NAME` gave once, by the module or library that has it now.
 MOVED = {
     "evalsuite.contract": (
         "FineTune",
@@ -35,7 +36,6 @@ MOVED = {
         "measured_area",
     ),
     "evalsuite.report.canvas": (
-        "Drawing",
         "INK_COLOUR",
         "Layers",
         "Look",
@@ -50,7 +50,10 @@ MOVED = {
         "panels",
         "shifts",
     ),
-    "evalsuite.report.explorer": ("Picture",),
+    "evalsuite.report.drawings": (
+        "Drawing",
+        "Picture",
+    ),
     "evalsuite.report.forms": ("Form",),
     "evalsuite.report.grids": (
         "Grid",
@@ -298,4 +301,6 @@ MOVED = {
     "opgraph.onnx_network": ("copy_onnx",),
 }
 
+# Public names that came later.
+IN_MODULES = {"evalsuite.report.section": ("RunView",)}
 NEW_PLACES = {name: module for module, names in MOVED.items() for name in names}

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from evalsuite.report.answer import Answer, Kind, Statement, joined
-from evalsuite.report.cells import MatrixRow, Reading
+from evalsuite.report.cells import Reading
 from evalsuite.report.matrix import Matrix
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import grouped, listed
 from evalsuite.report.run import Run
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import evalsuite
-from evalsuite.moved import NEW_PLACES
+from evalsuite.moved import IN_MODULES, NEW_PLACES
 
 ROOT = Path(__file__).parent.parent.parent
 FIRST = "first"  # the names that `evalsuite` itself gives, which stand under their topics too
@@ -69,8 +69,8 @@ TOPICS = {
         " INTEGER_PROOF"
     ),
     "sections": (
-        "Section Part Run Measured Record Finding Endpoint Measure Evidence Contrast first_step"
-        " paired_test mean_test Headline Form Picture Screen notes parse_setting"
+        "Section Part RunView Run Measured Record Finding Endpoint Measure Evidence Contrast"
+        " first_step paired_test mean_test Headline Form Picture Screen notes parse_setting"
     ),
     "statistics": (
         "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT"
@@ -220,7 +220,8 @@ def _parsed(path: Path) -> ast.Module:
 
 def public() -> dict[str, str]:
     """Each public name, and the module or library that it is imported from."""
-    return dict.fromkeys(evalsuite.__all__, "evalsuite") | NEW_PLACES
+    later = {name: module for module, names in IN_MODULES.items() for name in names}
+    return dict.fromkeys(evalsuite.__all__, "evalsuite") | NEW_PLACES | later
 
 
 def docstring(name: str, module: str) -> str:

@@ -183,7 +183,7 @@ def _called(module: Adapted, example: Inputs) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         said = " ".join(str(error).split())[:300]
-        said = "; ".join(filter(None, (said, cure_of(module, example, error))))
+        said = "; ".join(filter(None, (said, cure_of(module, module.network, example, error))))
         labels = (
             [f"{key} " for key in example]
             if isinstance(example, Mapping)

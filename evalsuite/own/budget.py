@@ -23,7 +23,7 @@ import torch
 from pydantic import TypeAdapter
 
 from evalsuite.contract import Data
-from evalsuite.own.own import Own
+from evalsuite.own.brought import Brought
 from evalsuite.reluize.keeping import improves, mean_loss
 from evalsuite.reluize.training import fit
 from evalsuite.run.validation import errors_of
@@ -63,7 +63,7 @@ class Found:
     doubt: str = ""
 
 
-def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Found:
+def budget_of(own: Brought, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Found:
     """The budget of a network that is trained or fine-tuned, from the cache where the same was
     searched before.
 
@@ -116,7 +116,7 @@ def without_search() -> Iterator[None]:
         _searching.reset(token)
 
 
-def _file(own: Own, rate: float, epochs: int) -> Path:
+def _file(own: Brought, rate: float, epochs: int) -> Path:
     """Where the budget of these options is kept, whatever epochs and rate the workload has."""
     options = {
         field.name: getattr(own, field.name)
@@ -147,7 +147,7 @@ def _keep(found: Found, file: Path) -> None:
 class _Search:
     """Trainings of the baseline from the same initial weights, each with a whole schedule."""
 
-    def __init__(self, own: Own, data: Data) -> None:
+    def __init__(self, own: Brought, data: Data) -> None:
         self._own, self._data = own, data
         options = {field.name: getattr(own, field.name) for field in fields(Budget)}
         self._budget = Budget(**options)

@@ -36,12 +36,12 @@ class _Failed:
         return f"its {type(self.layer).__name__}{f' {self.name!r}' if self.name else ''}"
 
 
-def cure_of(module: nn.Module, inputs: Inputs, error: BaseException) -> str:
+def cure_of(module: nn.Module, network: nn.Module, inputs: Inputs, error: BaseException) -> str:
     """One sentence, what the layer at which the module fails takes and what to write; of what is
     not known, how to find it, or "" where the error names a line of the user's. The module is
-    called once more.
+    called once more; `network` is the user's own inside.
     """
-    failed = _failed(module, inputs)
+    failed = _failed(module, network, inputs)
     cure = (_of_layer(failed, inputs) if failed else "") or _of_positions(error, inputs)
     return cure or ("" if line_of(error) else _ELSE)
 
@@ -65,12 +65,10 @@ def _of_layer(failed: _Failed, inputs: Inputs) -> str:
     return cure
 
 
-def _failed(module: nn.Module, inputs: Inputs) -> _Failed | None:
+def _failed(module: nn.Module, network: nn.Module, inputs: Inputs) -> _Failed | None:
     """Where a second call fails; None where it does not."""
-    from evalsuite.own.adapter import own_network
-
     # A stack of the modules that were entered and not left: at an error the last is the innermost.
-    names = {module: "", **{each: name for name, each in own_network(module).named_modules()}}
+    names = {module: "", **{each: name for name, each in network.named_modules()}}
     stack: list[tuple[nn.Module, list[Any]]] = []
 
     def enter(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

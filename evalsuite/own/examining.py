@@ -12,15 +12,16 @@ import torch
 from torch import nn
 
 from evalsuite.contract import IGNORED, Data, Task
+from evalsuite.own.adapter import own_network
+from evalsuite.own.asked_model import changes_of
 from evalsuite.own.baseline import doubts, leaks
+from evalsuite.own.brought import Brought, forget
 from evalsuite.own.cures import cure_of
 from evalsuite.own.data.classes import Naming, whole_number
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
-from evalsuite.own.models import changes_of
 from evalsuite.own.outputs import each_output, heads_of
-from evalsuite.own.own import Own, forget
 from evalsuite.own.preprocessing import misprepared
 from evalsuite.references import line_of
 from evalsuite.run.making import PARTS, check_disjoint
@@ -64,7 +65,7 @@ class Examined:
         )
 
 
-def examine(own: Own) -> Examined:
+def examine(own: Brought) -> Examined:
     """Load model and data, find the activations, take one training step, and compare outputs with
     targets. Raises OwnError: something would go wrong; the text names the culprit, the value and
     the cure.
@@ -112,7 +113,7 @@ def examine(own: Own) -> Examined:
     )
 
 
-def _given(own: Own, data: Data) -> nn.Module:
+def _given(own: Brought, data: Data) -> nn.Module:
     """The model as it is measured; where it does not take the data's columns, the error names
     these.
     """
@@ -125,7 +126,7 @@ def _given(own: Own, data: Data) -> nn.Module:
         raise
 
 
-def _model(own: Own, module: nn.Module) -> str:
+def _model(own: Brought, module: nn.Module) -> str:
     if isinstance(module, OnnxNetwork):
         _check_taken(own, module)
         return f"{module.path}: an ONNX file, output {module.output!r}"
@@ -135,7 +136,7 @@ def _model(own: Own, module: nn.Module) -> str:
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters{changes}"
 
 
-def _check_names(own: Own, module: nn.Module, data: Data) -> None:
+def _check_names(own: Brought, module: nn.Module, data: Data) -> None:
     """What a module of the user's own calls its outputs is what the data call them."""
     # 1. Names that the model's configuration has; numbers name nothing.
     inner = getattr(module, "network", module)
@@ -165,7 +166,7 @@ def _check_names(own: Own, module: nn.Module, data: Data) -> None:
         )
 
 
-def _check_taken(own: Own, module: OnnxNetwork) -> None:
+def _check_taken(own: Brought, module: OnnxNetwork) -> None:
     """What the data give is what the file takes, or what `inputs` leave out."""
     given, taken = own.data().train.first(1), [each.name for each in module.session.get_inputs()]
     left = (
@@ -181,7 +182,7 @@ def _check_taken(own: Own, module: OnnxNetwork) -> None:
         )
 
 
-def _inputs(own: Own, data: Data) -> str:
+def _inputs(own: Brought, data: Data) -> str:
     first: Inputs = data.train.first(1)
     names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
     told = [
@@ -207,7 +208,7 @@ def _inputs(own: Own, data: Data) -> str:
     return f"{', '.join(told)}; {within}{scaled}"
 
 
-def _start(own: Own, data: Data) -> str:
+def _start(own: Brought, data: Data) -> str:
     steps = len(range(0, len(data.train) - 1, own.batch_size))
     budget = f"{own.epochs} epochs of {steps} steps; --set epochs=N for others"
     return {
@@ -284,7 +285,7 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(inputs))
         said = " ".join(str(error).split())[:200]
         told = f"{line_of(error)}the model fails on inputs of shape {shapes}"
-        cure = f"; {cure}" if (cure := cure_of(module, inputs, error)) else ""
+        cure = f"; {cure}" if (cure := cure_of(module, own_network(module), inputs, error)) else ""
         raise OwnError(f"{told}: {type(error).__name__}: {said}{cure}") from error
 
 

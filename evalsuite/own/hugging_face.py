@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.contract import Task
-    from evalsuite.own.models import Model
+    from evalsuite.own.asked_model import Model
 
 _OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _COMPUTED = ("position_ids", "inv_freq", "masked_bias")  # buffers of older releases
@@ -38,8 +38,8 @@ def load_hugging_face(
     folder, its configuration cannot be read, or its weights are missing, pickled, of another head,
     or not finite.
     """
+    from evalsuite.own.asked_model import check_weights, note_change
     from evalsuite.own.checkpoints import chosen, closest_alone, read_checkpoint
-    from evalsuite.own.models import check_weights, note_change
 
     try:
         import transformers

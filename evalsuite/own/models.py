@@ -8,121 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import model_validator
 from torch import nn
 
+from evalsuite.own.asked_model import HOW, Model, check_weights, note_change
 from evalsuite.own.checkpoints import fitted, read_checkpoint
 from evalsuite.own.prepared import converted, prepared
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import blame, is_reference, resolve
-from evalsuite.resizing.description import all_sites, check_finite
 from lambda_gelu.activations.census import duplicate
 from opgraph.errors import OwnError
 
 if TYPE_CHECKING:
     from evalsuite.contract import Task
-
-
-_KEYS = ("path", "args", "weights", "weights_key")
-_HOW = "write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"
-
-
-class Arguments(Mapping[str, Any]):
-    """Named arguments, as JSON has them: a mapping that is frozen and hashable."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        try:
-            self._text = json.dumps(dict(given), sort_keys=True)
-        except TypeError as error:
-            raise ValueError(
-                f"args are numbers, texts, lists and mappings, got {dict(given)!r}"
-            ) from error
-
-    def __getitem__(self, name: str) -> Any:
-        return json.loads(self._text)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(json.loads(self._text))
-
-    def __len__(self) -> int:
-        return len(json.loads(self._text))
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model as a recipe names it: a text, which is the path, or a mapping of these.
-
-    Args:
-        path: `my.py:make`, `package.module:Net`, `hf:FOLDER` (or a name on the hub), `timm:NAME`,
-            or a file `.onnx`.
-        args: of what makes it; of a Hugging Face model changes of its configuration.
-        weights: a file of them, `.safetensors`, or `.pt` or `.pth` with a state dict.
-        weights_key: which of the file's state dicts, as `state_dict_ema`, or the prefix of the
-            network's names in it, as `teacher`. By default the one that fits.
-    """
-
-    path: str
-    args: Mapping[str, Any] = field(default_factory=dict)
-    weights: str = ""
-    weights_key: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "args", Arguments(self.args))
-        if self.weights_key and not self.weights:
-            raise ValueError(
-                f"weights_key is {self.weights_key!r}, but there are no `weights`: name their file"
-            )
-        if self.path.endswith(".onnx") and (self.weights or self.args):
-            raise ValueError(
-                f"{self.path} has weights of its own and takes none, and no `args`: leave them out"
-            )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return {"path": given}
-        if isinstance(given, Mapping):
-            for key in given:
-                if key not in _KEYS:
-                    raise ValueError(
-                        f"unknown key {key!r} of the model{did_you_mean(str(key), _KEYS)}"
-                    )
-            if "path" not in given:
-                raise ValueError(f"the model has no `path`: {_HOW}")
-        return given
-
-    @property
-    def files(self) -> list[Path]:
-        """The files and folders that are named, besides what they import: what a cached result
-        depends on.
-        """
-        _, _, rest = self.path.partition(":")
-        named = [
-            rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path,
-            self.weights,
-        ]
-        found = [
-            Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()
-        ]
-        if self.path.endswith(".onnx") and found:
-            from opgraph.onnx_model import parsed, weight_files
-
-            found += weight_files(parsed(found[0]), found[0])
-        return found
 
 
 def load_model(
@@ -169,7 +71,7 @@ def load_model(
 
         return _finished(load_timm(model, classes), model, start)
     if not is_reference(model.path):
-        raise OwnError(f"the model: {model.path!r} names no model; {_HOW}")
+        raise OwnError(f"the model: {model.path!r} names no model; {HOW}")
     make = _factory(model, run)
     module = make()
     # Initial weights must come from torch's random state alone, so that each seed's network can
@@ -180,18 +82,6 @@ def load_model(
 
 
 _REPEATED: set[Model] = set()  # what was shown to make the same twice, in this process
-# What was changed of modules and weights so that they can be measured, in this process.
-_CHANGED: dict[Model, dict[str, None]] = {}
-
-
-def changes_of(model: Model) -> list[str]:
-    """What was changed of a model so that it can be measured, after it was loaded."""
-    return list(_CHANGED.get(model, ()))
-
-
-def note_change(model: Model, change: str) -> None:
-    """Remember a change for `changes_of`."""
-    _CHANGED.setdefault(model, {})[change] = None
 
 
 def _factory(model: Model, run: Callable[[nn.Module], object] | None) -> Callable[[], nn.Module]:
@@ -326,16 +216,3 @@ def load_weights(module: nn.Module, file: str, key: str = "") -> list[str]:
         if each.is_floating_point() and each.dtype != own.get(name, each.dtype)
     }
     return sorted(others)
-
-
-def check_weights(module: nn.Module, file: str) -> None:
-    """Raise OwnError where a tensor of the module is NaN, or a parameter infinite."""
-    for site in all_sites(module):
-        if site.tensor is not None:
-            try:
-                check_finite(site, site.tensor)
-            except ValueError as error:
-                raise OwnError(
-                    f"weights: {file}: {site.name} has a value that is NaN or infinite; take an"
-                    " earlier checkpoint"
-                ) from error

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evalsuite.contract import IGNORED, Data, InputColumn, Split
-from evalsuite.own.own import Own, tokenizer_folder
+from evalsuite.own.brought import tokenizer_folder
+from evalsuite.own.own import Own
 from evalsuite.reluize.training import fit
 from evalsuite.report.numerals import scale_of
 from evalsuite.samples import Chosen

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from evalsuite.contract import Direction, Metric, Task
-from evalsuite.own.models import Arguments
+from evalsuite.own.asked_model import Arguments
 from evalsuite.plugins import PluginError, did_you_mean, load
 from evalsuite.references import blame, is_reference, resolve
 from evalsuite.tasks.samples import sample_tallies

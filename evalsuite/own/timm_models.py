@@ -13,7 +13,7 @@ from opgraph.errors import OwnError
 if TYPE_CHECKING:
     from torch import nn
 
-    from evalsuite.own.models import Model
+    from evalsuite.own.asked_model import Model
 
 
 def load_timm(model: Model, classes: int | None) -> nn.Module:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.latency import RESOLUTION
 from evalsuite.own.outputs import heads_of
-from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
+from evalsuite.report.cells import MatrixCell, Reading
 from evalsuite.report.conclusions import read_rows
 from evalsuite.report.matrix import matrix_row, over_samples_of
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.section import Endpoint, first_step
 from evalsuite.tasks.heads import score_name

@@ -13,9 +13,10 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from evalsuite.report.cells import TONES, MatrixCell, MatrixRow, Reading
+from evalsuite.report.cells import TONES, MatrixCell, Reading
 from evalsuite.report.conclusions import read_means
 from evalsuite.report.matrix import Matrix, pooled_cell
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import grouped
 from evalsuite.report.paired_samples import RightAndWrong
 from evalsuite.report.statistics import Estimate

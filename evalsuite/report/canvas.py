@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.numerals import power_text
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate
@@ -63,18 +64,6 @@ FIGURE_STYLE: Any = {
     "mathtext.default": "regular",
     "text.parse_math": False,
 }
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure as SVG text, or the reason why the data give none."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str = ""
-    svg: str | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,12 @@
-"""What stands in a decision matrix: cells, each a question on one workload or on all, and rows
-of them.
-"""
+"""The cells of a decision matrix: a question on one workload, or on all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from evalsuite.contract import Direction
-from evalsuite.report.numerals import Scale, listed, of_few, scale_of
+from evalsuite.report.numerals import Scale, listed, of_few
 from evalsuite.report.paired import interval_text
-from evalsuite.report.section import Endpoint
 from evalsuite.report.statistics import Estimate
 
 LEVEL = 0.05
@@ -238,44 +233,3 @@ class MatrixCell:
         if not self.open_losses:
             return ""
         return f"but a loss of the margin or more is not excluded on {listed(self.open_losses)}"
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """A question, with the name of the section that asks it. `cells` has a cell for each
-    workload.
-    """
-
-    section: str
-    endpoint: Endpoint
-    cells: Mapping[str, MatrixCell]
-    pooled: MatrixCell
-
-    @property
-    def scale(self) -> Scale:
-        """One for all differences of the row."""
-        known = [cell.estimate for cell in (*self.cells.values(), self.pooled) if cell.estimate]
-        halves = [estimate.half_width for estimate in known if estimate.half_width]
-        return scale_of(
-            self.endpoint.unit,
-            [self.endpoint.margin],
-            [*halves, *(estimate.mean for estimate in known)],
-        )
-
-    @property
-    def measured(self) -> str:
-        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to
-        measure it once.
-        """
-        return "; ".join(dict.fromkeys(cell.label for cell in self.cells.values() if cell.label))
-
-    @property
-    def margin(self) -> str:
-        """The margin of the endpoint with its unit, as "1 pp"."""
-        scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
-        return f"{scale.number(self.endpoint.margin)} {scale.difference_unit}".strip()
-
-    @property
-    def way(self) -> int:
-        """1 where more is better, -1 where less is."""
-        return 1 if self.endpoint.direction is Direction.HIGHER else -1

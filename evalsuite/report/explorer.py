@@ -12,7 +12,6 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
@@ -22,6 +21,7 @@ from evalsuite.report.tables import difference_text, is_clock, notes_text
 if TYPE_CHECKING:
     import numpy as np
 
+    from evalsuite.report.drawings import Picture
     from evalsuite.report.run import Run
     from evalsuite.report.tables import TextLine
 
@@ -29,24 +29,6 @@ MOST_CHARACTERS = 300_000
 """The most characters that all images of a page may take, about as many bytes of it: one of 8 x 8
 grey pixels has 200, of 32 x 32 colours 4,000.
 """
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What a section shows of one job beside its numbers.
-
-    Args:
-        metrics: in whose lines.
-        setting: what the setting of these lines has, as text: {"eps": "0.03125"}.
-        text: a sentence, which goes on from the names of the variant and the seed.
-        images: (caption, text for those who do not see it, pixels) of each; pixels are uint8,
-            (height, width) of grey or (height, width, 3) of colours.
-    """
-
-    metrics: tuple[str, ...]
-    setting: Mapping[str, str]
-    text: str
-    images: tuple[tuple[str, str, np.ndarray], ...]
 
 
 def shown_pictures(content: Run) -> list[dict[str, Any]]:

@@ -14,10 +14,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
-from evalsuite.report.cells import LEVEL, TONES, MatrixCell, MatrixRow, Reading
+from evalsuite.report.cells import LEVEL, TONES, MatrixCell, Reading
 from evalsuite.report.clocks import clock_doubts
 from evalsuite.report.conclusions import pooled_rivals, read_screens
 from evalsuite.report.grids import estimate_columns
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import FEW_SAMPLES, listed
 from evalsuite.report.paired_samples import over_samples
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
@@ -33,7 +34,7 @@ from evalsuite.report.tables import SAMPLED, adjusted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evalsuite.report.run import Run
+    from evalsuite.report.section import RunView
 
 ALL = "all workloads"
 
@@ -148,7 +149,7 @@ def _told(row: MatrixRow) -> Reading:
     )
 
 
-def decision_matrices(run: Run) -> list[Matrix]:
+def decision_matrices(run: RunView) -> list[Matrix]:
     """What the run says of each variant but the baseline; the one that a section declares its
     subject comes first.
 
@@ -183,7 +184,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
     ]
 
 
-def _of_few(run: Run, row: MatrixRow) -> MatrixRow:
+def _of_few(run: RunView, row: MatrixRow) -> MatrixRow:
     """The row, whose cells say of how few test samples their fractions are: of one network of
     each variant no interval says so.
     """
@@ -204,7 +205,7 @@ def _of_few(run: Run, row: MatrixRow) -> MatrixRow:
 
 
 def over_samples_of(
-    run: Run, variant: str, evidence: Mapping[str, Evidence | None]
+    run: RunView, variant: str, evidence: Mapping[str, Evidence | None]
 ) -> dict[str, Estimate]:
     """Workload -> the difference of its networks with its interval over the test samples."""
     estimates = {
@@ -215,7 +216,7 @@ def over_samples_of(
     return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
-def _clocks(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:
+def _clocks(run: RunView, endpoint: Endpoint, variant: str) -> dict[str, str]:
     """Workload -> why nothing is concluded from the clock that the endpoint reads."""
     rows = run.frame
     rows = rows[rows["variant"].isin([variant, run.baseline]) & rows["metric"].isin(endpoint.clock)]

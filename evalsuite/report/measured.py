@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.tables import root_reason
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
@@ -16,6 +15,14 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 _PLACE = ("workload", "variant", "step", "metric", "setting")
+
+
+def root_reason(reason: str) -> str:
+    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from
+    seed to seed.
+    """
+    head, mark, tail = reason.partition(": ")
+    return root_reason(tail) if mark and head.count("/") >= 3 else reason
 
 
 class Measured:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalsuite.report.answer import Answer, Kind
-from evalsuite.report.cells import MatrixRow
-from evalsuite.report.forms import plane_of
+from evalsuite.report.frontier import plane_of
 from evalsuite.report.matrix import Matrix
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import Scale, listed, of_few, scale_of
 from evalsuite.report.plane import plane_svg
-from evalsuite.report.sentences import Line, lines_of, summary_of, table_of
+from evalsuite.report.sentences import Line, lines_of, table_of
 from evalsuite.report.strip import strip_svg
 
 if TYPE_CHECKING:
@@ -32,13 +32,12 @@ Href = Callable[[str, str], str]  # (variant, question) -> the link to the evide
 
 @dataclass(frozen=True)
 class Screen:
-    """The answer of one variant as the page shows it: what it is in words, one sentence, four
-    lines, and the strip plots.
+    """The answer of one variant as the page shows it: what it is in words, four lines, and the
+    strip plots.
     """
 
     variant: str
     words: str
-    summary: str
     lines: tuple[Line, ...]
     strip: str
     narrow: str
@@ -105,8 +104,7 @@ def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
         strip_svg(answer, link, narrow=small) if drawn else "" for small in (False, True)
     )
     lines = tuple(lines_of(answer)) if matrix.rows else ()
-    words = run.names[matrix.variant]
-    return Screen(matrix.variant, words, summary_of(answer), lines, wide, narrow)
+    return Screen(matrix.variant, run.names[matrix.variant], lines, wide, narrow)
 
 
 def answers_json(run: Run) -> str:
@@ -115,13 +113,9 @@ def answers_json(run: Run) -> str:
         "question": run.question,
         "baseline": run.baseline,
         "names": run.names,
-        "answers": [_record(Answer.of(matrix)) for matrix in run.matrices],
+        "answers": [Answer.of(matrix).record for matrix in run.matrices],
     }
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-
-
-def _record(answer: Answer) -> dict[str, Any]:
-    return answer.record | {"in_short": summary_of(answer)}
 
 
 def facts_of(run: Run) -> str:
@@ -164,9 +158,8 @@ def terminal_lines(run: Run) -> list[str]:
     matrix = run.matrices[0]
     head = f"{run.question} {_subject(run, matrix.variant)}"
     best = best_of(run)
-    answer = Answer.of(matrix)
-    last = [f"{'Best treatment':<28}{best}"] if best else []
-    return [head, f"{'In short':<28}{summary_of(answer)}", *table_of(answer), *last]
+    told = [f"{'Best treatment':<28}{best}"] if best else []
+    return [head, *table_of(Answer.of(matrix)), *told]
 
 
 def best_of(run: Run) -> str:
@@ -186,14 +179,14 @@ def best_of(run: Run) -> str:
     difference = cell.difference(asked[0].scale) or "not measured"
     # 2. What it buys and costs by the same tests as each variant's answer.
     answer = Answer.of(matrix)
-    effects = []
-    for kind, verb in ((Kind.BUYS, "it gains in"), (Kind.COSTS, "it loses in")):
-        words = [statements[0].row.endpoint.words for statements in answer.part(kind).values()]
+    told = []
+    for kind, verb in ((Kind.BUYS, "buys"), (Kind.COSTS, "costs")):
+        words = [own[0].row.endpoint.words for own in answer.part(kind).values()]
         if words:
-            effects.append(f"{verb} {listed(words)}")
-    shown = " and ".join(effects) or "neither a gain nor a loss is concluded"
+            told.append(f"{verb} {listed(words)}")
+    effects = " and ".join(told) or "nothing that it buys or costs is shown"
     against = f"{ranking.by} {difference} against {run.names[run.baseline]}"
-    return f"{best.words}: {against}; {shown}. Chosen by these numbers, which flatter it."
+    return f"{best.words}: {against}; {effects}. Chosen by these numbers, which flatter it."
 
 
 def _subject(run: Run, variant: str) -> str:

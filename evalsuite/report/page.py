@@ -15,9 +15,10 @@ from itertools import chain, count
 from typing import Any
 from xml.etree import ElementTree
 
-from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, RULE_COLOUR, Drawing
+from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, RULE_COLOUR
 from evalsuite.report.cells import TONES
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled, note_lines
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.numerals import grouped
 from evalsuite.report.opening import LINE_TONES, facts_of, opening_of

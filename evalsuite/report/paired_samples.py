@@ -15,57 +15,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from evalsuite.report.statistics import Estimate, t_quantile
+from evalsuite.report.statistics import Estimate, Paired, t_quantile
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from evalsuite.report.run import Run
-    from evalsuite.report.section import Contrast
+    from evalsuite.report.section import Contrast, RunView
 
 FEWEST = 20  # samples, or blocks of them: fewer say nothing of how others would do
 FEW = 12  # blocks that differ: of fewer a spread tells nothing of the others
 _CLOSE = 1e-5  # of a row's value, or of 1: what its samples' mean may be off, by their float32
 _ROUNDING = 1e-9  # of the scores' spread: a smaller difference is none
 _HALVINGS = 60  # of an interval of width 1: more than a float has digits
-
-
-class Paired(Protocol):
-    """A comparison of two networks on the same samples."""
-
-    @property
-    def n(self) -> int:
-        """The number of samples."""
-        ...
-
-    @property
-    def mean(self) -> float:
-        """The difference of the scores."""
-        ...
-
-    @property
-    def error(self) -> float:
-        """About how far chance moves the difference: its standard error."""
-        ...
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The two-sided interval of the difference."""
-        ...
-
-    def p(self) -> float:
-        """The two-sided p value of no difference."""
-        ...
-
-    def above(self, threshold: float) -> float:
-        """The one-sided p value of a difference of `threshold` or less: small where it is above."""
-        ...
-
-    def below(self, threshold: float) -> float:
-        """That of a difference of `threshold` or more: small where it is below."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -357,7 +321,7 @@ def _normal_tail(statistic: float) -> float:
     return math.erfc(statistic / math.sqrt(2)) / 2
 
 
-def over_samples(run: Run, workload: str, variant: str, contrast: Contrast) -> Estimate | None:
+def over_samples(run: RunView, workload: str, variant: str, contrast: Contrast) -> Estimate | None:
     """The difference of a contrast with its interval over the test samples, of the networks that
     there are; None where the run has kept no scores of samples that belong to it.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from evalsuite.report.canvas import looks
-from evalsuite.report.forms import Plane, Point
+from evalsuite.report.frontier import Plane, Point
 from evalsuite.report.numerals import grouped, listed, scale_of
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 468.0, 8.0, 158.0

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.section import sections
 from evalsuite.results import DamagedResults, check_sealed
 
 if TYPE_CHECKING:
@@ -106,16 +105,3 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
         ranks[column] = frame[column].map(order)
     places = ranks.sort_values(["workload", "variant", "seed", "step"], kind="stable").index
     return frame.loc[places].reset_index(drop=True)
-
-
-def baseline_of(frame: pd.DataFrame, record: Record) -> str:
-    """The recorded baseline; for want of a record, that of a section, else the first variant."""
-    recorded = record.entries.get("baseline")
-    if isinstance(recorded, str) and recorded:
-        return recorded
-    variants = list(frame["variant"].unique())
-    known = [section.baseline for section in sections().values() if section.baseline]
-    return next(
-        (each for each in known if each in variants or not variants),
-        str(variants[0]) if variants else "",
-    )

@@ -18,7 +18,7 @@ from evalsuite.report.clocks import clock_doubts, without_contradictions
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
-from evalsuite.report.record import NOT_RECORDED, Record, baseline_of, in_order, read_record
+from evalsuite.report.record import NOT_RECORDED, Record, in_order, read_record
 from evalsuite.report.section import Headline, Part, Screen, Section, sections
 from evalsuite.report.tables import ABSENT, TextLine, comparison, failures, text_lines
 from evalsuite.results import DamagedResults, Status, read_results
@@ -104,6 +104,24 @@ def _without(
     for mask in masks:
         rows = rows if mask is None else rows[~mask(rows)]
     return rows
+
+
+def spelled_words() -> dict[str, str]:
+    """The words of metrics that the sections write otherwise in running text."""
+    return {word: text for section in sections().values() for word, text in section.spelled.items()}
+
+
+def baseline_of(frame: pd.DataFrame, record: Record) -> str:
+    """The recorded baseline; for want of a record, that of a section, else the first variant."""
+    recorded = record.entries.get("baseline")
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    variants = list(frame["variant"].unique())
+    known = [section.baseline for section in sections().values() if section.baseline]
+    return next(
+        (each for each in known if each in variants or not variants),
+        str(variants[0]) if variants else "",
+    )
 
 
 @dataclass(frozen=True)
@@ -363,9 +381,8 @@ class Run:
     @cached_property
     def lines(self) -> list[TextLine]:
         """The comparison as text, a line per metric."""
-        return text_lines(
-            _without(self.whole, [section.unlisted for section in self.sections.values()])
-        )
+        listed = _without(self.whole, [section.unlisted for section in self.sections.values()])
+        return text_lines(listed, spelled_words())
 
     @cached_property
     def workloads(self) -> list[str]:

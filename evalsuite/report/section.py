@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
@@ -27,20 +27,97 @@ from evalsuite.report.statistics import mean_by_seed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evalsuite.report.canvas import Drawing
     from evalsuite.report.cells import MatrixCell
-    from evalsuite.report.explorer import Picture
+    from evalsuite.report.drawings import Drawing, Picture
     from evalsuite.report.forms import Form
     from evalsuite.report.grids import Grid
+    from evalsuite.report.measured import Measured
     from evalsuite.report.paired import Values
-    from evalsuite.report.run import Run
+    from evalsuite.report.record import Record
     from evalsuite.report.statistics import Estimate
+    from evalsuite.report.tables import TextLine
+    from evalsuite.scores_file import KeptScores
 
 
+Kind = TypeVar("Kind")
 # (Question, workload, variant) -> what the first screen says.
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]
 """The cells of the decision matrix by question, workload and variant.
 """
+
+
+class RunView(Protocol):
+    """What a section reads of a run, such as its rows and its baseline: `Run` has all of it."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows as `read_results` gives them, in the recipe's order."""
+        ...
+
+    @property
+    def record(self) -> Record:
+        """The entries of `run.json`."""
+        ...
+
+    @property
+    def baseline(self) -> str:
+        """The variant that all others are compared with."""
+        ...
+
+    @property
+    def measured(self) -> Measured:
+        """The rows of whole networks, by workload, variant, step, metric and setting."""
+        ...
+
+    @property
+    def compared_variants(self) -> list[str]:
+        """All variants but the baseline, the one that a section declares its subject first."""
+        ...
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants that are compared, the baseline first."""
+        ...
+
+    @property
+    def workloads(self) -> list[str]:
+        """The workloads that have a line of the comparison."""
+        ...
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """All sections, in the order in which their stages first come in the recipe."""
+        ...
+
+    @property
+    def doubts(self) -> dict[str, list[str]]:
+        """Workload -> why nothing is concluded from its baseline."""
+        ...
+
+    @property
+    def cuts(self) -> list[str]:
+        """The workloads of which each seed has parts of its own."""
+        ...
+
+    @property
+    def screen(self) -> Screen:
+        """The cells of the decision matrix by question, workload and variant."""
+        ...
+
+    @property
+    def glances(self) -> list[TextLine]:
+        """The lines of the comparison that are shown at a glance."""
+        ...
+
+    def once(self, make: Callable[[Any], Kind], /) -> Kind:
+        """What a function makes of this run, made once."""
+        ...
+
+    def sample_scores(
+        self, workload: str, variant: str, seed: int, place: tuple[str, str, str]
+    ) -> KeptScores | None:
+        """The scores of the single test samples of one network at a place, if the run kept them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -175,7 +252,7 @@ class Evidence:
     family: Sequence[Contrast] = ()
 
 
-Measure = Callable[["Run", str, str], Evidence | None]
+Measure = Callable[["RunView", str, str], Evidence | None]
 """The function that finds an endpoint's evidence for a workload and a variant; None where the run
 does not ask.
 """
@@ -285,7 +362,7 @@ class Section:
     title: str
     question: str
     stages: tuple[str, ...]
-    part: Callable[[Run], Part] = lambda _: Part()
+    part: Callable[[RunView], Part] = lambda _: Part()
     endpoints: tuple[Endpoint, ...] = ()
     headlines: tuple[Headline, ...] = ()
     of_task: tuple[str, ...] = ()
@@ -355,7 +432,7 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
             setting that it has.
     """
 
-    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+    def measure(run: RunView, workload: str, variant: str) -> Evidence | None:
         step, rows = run.measured.step(workload, stage), run.measured.frame
         # Where no network of the run has a row of one of the metrics, nobody asked for it; nor of a
         # workload whose networks were measured by others.
@@ -371,7 +448,7 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
 
 
 def paired_test(
-    run: Run,
+    run: RunView,
     workload: str,
     variant: str,
     step: str,

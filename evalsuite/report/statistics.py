@@ -13,10 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from evalsuite.report.paired_samples import Paired
+from typing import Protocol
 
 SIGNIFICANT = 0.05
 """The p value up to which a difference counts as significant.
@@ -24,6 +21,41 @@ SIGNIFICANT = 0.05
 MOST_SEEDS = 1000  # Nobody trains more.
 # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
 _ROUNDING = 8 * 2.0**-52
+
+
+class Paired(Protocol):
+    """A comparison of two networks on the same samples."""
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        ...
+
+    @property
+    def mean(self) -> float:
+        """The difference of the scores."""
+        ...
+
+    @property
+    def error(self) -> float:
+        """About how far chance moves the difference: its standard error."""
+        ...
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """The two-sided interval of the difference."""
+        ...
+
+    def p(self) -> float:
+        """The two-sided p value of no difference."""
+        ...
+
+    def above(self, threshold: float) -> float:
+        """The one-sided p value of a difference of `threshold` or less: small where it is above."""
+        ...
+
+    def below(self, threshold: float) -> float:
+        """That of a difference of `threshold` or more: small where it is below."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from html import escape
 
 from evalsuite.report.answer import Answer
-from evalsuite.report.cells import MatrixCell, MatrixRow
+from evalsuite.report.cells import MatrixCell
+from evalsuite.report.matrix_row import MatrixRow
 
 _REACH = 6.0  # margins either way; what lies beyond is an arrow
 _GAP = 9.0  # between the workloads of a question

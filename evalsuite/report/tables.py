@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.grids import GridCell, estimate_columns
+from evalsuite.report.measured import root_reason
 from evalsuite.report.numerals import Scale, grouped, scale_of
 from evalsuite.report.paired import bracket, mean_text
-from evalsuite.report.section import sections
 from evalsuite.report.statistics import (
     SIGNIFICANT,
     Estimate,
@@ -55,14 +55,6 @@ SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
 _NO_REASON = "no reason given"
-
-
-def root_reason(reason: str) -> str:
-    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from
-    seed to seed.
-    """
-    head, mark, tail = reason.partition(": ")
-    return root_reason(tail) if mark and head.count("/") >= 3 else reason
 
 
 class _Rows:
@@ -310,7 +302,10 @@ def text_cell(cell: Mapping[str, Any], scale: Scale) -> GridCell:
 class TextLine:
     """One line of the wide table: what was measured, and the text of each variant's cell."""
 
-    def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, found: Sequence[Mapping[str, Any]], spelled: Mapping[str, str] | None = None
+    ) -> None:
+        self._spelled = spelled or {}
         first = found[0]
         means = [cell["mean"] for cell in found if cell["n"]]
         spreads = [
@@ -330,10 +325,7 @@ class TextLine:
     @property
     def label(self) -> str:
         """The metric in words; a step that gave no metric at all stands for all of them."""
-        spelled = {
-            name: text for section in sections().values() for name, text in section.spelled.items()
-        }
-        words = [spelled.get(word, word) for word in self.metric.split("_")]
+        words = [self._spelled.get(word, word) for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"
 
     @property
@@ -345,11 +337,16 @@ class TextLine:
         return f"{name} (ε = {self.keys['eps']})" if self.keys.get("eps") else name
 
 
-def text_lines(compared: pd.DataFrame) -> list[TextLine]:
-    """The lines of a comparison in order, as text."""
+def text_lines(compared: pd.DataFrame, spelled: Mapping[str, str] | None = None) -> list[TextLine]:
+    """The lines of a comparison in order, as text.
+
+    Args:
+        compared: as `comparison` makes it.
+        spelled: words of metrics that are written otherwise in running text.
+    """
     every: list[dict[Any, Any]] = compared.to_dict("records")
     return [
-        TextLine(own)
+        TextLine(own, spelled)
         for own in grouped((tuple(cell[name] for name in LINE), cell) for cell in every).values()
     ]
 

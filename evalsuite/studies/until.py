@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.report.cells import MatrixRow
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, t_quantile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.contract import IGNORED, Direction, Metric
+from evalsuite.metrics import IGNORED, Direction, Metric
 
 if TYPE_CHECKING:
     import torch

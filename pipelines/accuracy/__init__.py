@@ -7,10 +7,6 @@ from typing import ClassVar
 
 from evalsuite import Bench, Capabilities, Network, Outcome
 
-# The rows of networks with ReLU in some layers, by the order in which layers are replaced.
-AT, OVER = "{}_of_partial_swap", "{}_over_partial_swaps"
-ORDERS = ("hardness", "sensitivity", "random")
-
 
 @dataclass(frozen=True)
 class Accuracy:

@@ -27,7 +27,7 @@ from evalsuite.samples import batch_of
 from evalsuite.tasks import Classification, Score
 from evalsuite.tasks.score import changes, mean_loss
 from lambda_gelu import Found, census, expose, swap_to_relu
-from pipelines.accuracy import AT, ORDERS, OVER
+from pipelines.accuracy.partial_swaps import AT, ORDERS, OVER
 
 _SETS = 20  # of layers, of each size, for the random order
 _FEW = "an order takes two activations that ReLU can replace, and the network has {}"

@@ -17,8 +17,8 @@ from torch import nn
 
 from evalsuite import Unsupported
 from lambda_gelu import census
-from pipelines.prune import IMPORTANCES
 from pipelines.prune.graph import BATCH_NORM, CONVOLUTION, Graph, Group, Part
+from pipelines.prune.options import IMPORTANCES
 from pipelines.prune.selection import Probe, Selection
 
 _Quantity = Callable[[nn.Parameter], torch.Tensor]

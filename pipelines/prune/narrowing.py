@@ -31,7 +31,7 @@ from pipelines.prune.selection import Probe, Pruned, Selection
 from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
-    from pipelines.prune import Prune
+    from pipelines.prune.options import PruneOptions
 
 
 _COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
@@ -97,7 +97,7 @@ def _losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     return losses.view(len(targets), -1).sum(1)[counted > 0] / counted[counted > 0]
 
 
-def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> Narrowed:
+def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: PruneOptions) -> Narrowed:
     """Remove what `options` say from a copy of `unpruned`, and fine-tune it.
 
     Raises:
@@ -156,7 +156,7 @@ def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
     return dataclasses.replace(both, equality_error=equality_error(module, both, probe.outputs))
 
 
-def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Selection:
+def _selection(options: PruneOptions, done: int, seed: int, gone: dict[str, int]) -> Selection:
     """Return what round `done`, counted from 0, removes: after it, `(done + 1) / rounds` of what
     shall go of the unpruned network is gone.
     """
@@ -190,7 +190,7 @@ def _fine_tuned(
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 
 
-def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
+def measure(network: Network, bench: Bench, options: PruneOptions) -> Outcome:
     """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for
     what is raised.
     """
@@ -224,7 +224,7 @@ def _readable(network: Network) -> nn.Module:
         raise Unsupported(f"its activations cannot be made modules: {error}") from error
 
 
-def _removal(made: Narrowed, options: Prune) -> list[Metric]:
+def _removal(made: Narrowed, options: PruneOptions) -> list[Metric]:
     notes = "; ".join(made.notes)
     unpruned = "nothing was removed: the control" if options.control else ""
     return [

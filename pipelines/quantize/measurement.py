@@ -43,7 +43,7 @@ from pipelines.quantize.treatment import CANDIDATES, Treated, Treatment, treat, 
 from pipelines.quantize.yardstick import relative_metrics
 
 if TYPE_CHECKING:
-    from pipelines.quantize import Quantize
+    from pipelines.quantize.options import QuantizeOptions
 
 _CHUNK = 1000  # samples at a time, at most
 _SESSIONS = 4  # of files that are timed in one process
@@ -54,8 +54,8 @@ _WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
-def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
-    """Quantize `network`; see `Quantize` for what is raised."""
+def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome:
+    """QuantizeOptions `network`; see `Quantize` for what is raised."""
     if is_file(network):
         return measure_file(network, bench, options)
     # 1. Fold lambda, quantize, and export: the file is what runs in the end.
@@ -160,7 +160,7 @@ def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tupl
     return count, too_slow(wanted * seconds, most, what)
 
 
-def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Module, bool]:
+def _prepared(network: Network, bench: Bench, options: QuantizeOptions) -> tuple[nn.Module, bool]:
     """The module with hardness folded into its layers, and whether it has a row of logits for each
     position.
 
@@ -256,7 +256,7 @@ def _with_grids_everywhere(
     input_shape: tuple[int, ...],
     inputs: Inputs,
     bench: Bench,
-    options: Quantize,
+    options: QuantizeOptions,
     example: Inputs | None,
 ) -> Quantized:
     """Quantize the network again with every tensor on a grid, as the integer-only one needs it:
@@ -283,7 +283,7 @@ def quantize(
     input_shape: tuple[int, ...],
     inputs: Inputs,
     bench: Bench,
-    options: Quantize,
+    options: QuantizeOptions,
     example: Inputs | None = None,
     widths: Mapping[str, Bits | None] = MappingProxyType({}),
     *,
@@ -326,7 +326,7 @@ def quantize(
     return Quantized(quantized, treatment, widths, metrics)
 
 
-def _scheme(options: Quantize) -> Scheme:
+def _scheme(options: QuantizeOptions) -> Scheme:
     """As the options say, without the widths that `size_budget` searches."""
     bits = Bits(options.weight_bits, options.act_bits)
     return Scheme(
@@ -338,7 +338,12 @@ def _scheme(options: Quantize) -> Scheme:
 
 
 def _treat(
-    traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, options: Quantize, *, classes: bool
+    traced: fx.GraphModule,
+    scheme: Scheme,
+    inputs: Inputs,
+    options: QuantizeOptions,
+    *,
+    classes: bool,
 ) -> tuple[Treatment, Treated, list[Metric]]:
     given = _given(options)
     if scheme.by_reader or options.tuned:
@@ -373,7 +378,7 @@ def _treat(
     return given, treated, _told(given, treated)
 
 
-def _given(options: Quantize) -> Treatment:
+def _given(options: QuantizeOptions) -> Treatment:
     """The treatment that the options name, where nothing is chosen."""
     return Treatment(
         calibration="percentile" if options.calibration == "auto" else options.calibration,

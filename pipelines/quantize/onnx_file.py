@@ -24,7 +24,7 @@ from pipelines.quantize.execution import deployment_metrics
 from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
 
 if TYPE_CHECKING:
-    from pipelines.quantize import Quantize
+    from pipelines.quantize.options import QuantizeOptions
 
 _METHODS = {
     "percentile": quantization.CalibrationMethod.Percentile,
@@ -66,7 +66,7 @@ class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         return next(self._batches, None)
 
 
-def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
+def measure_file(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome:
     """Quantize the file of `network`; size, latency and the task's headline against the file as it
     was.
 
@@ -109,7 +109,9 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
     return Outcome(metrics, {"quantized": path}, replace(network, unswapped=None, deployed=path))
 
 
-def _quantize(module: OnnxNetwork, inputs: torch.Tensor, path: Path, options: Quantize) -> str:
+def _quantize(
+    module: OnnxNetwork, inputs: torch.Tensor, path: Path, options: QuantizeOptions
+) -> str:
     """Write the quantized file, and say of which operators.
 
     By reader, products alone are quantized where the outputs then come much nearer to the file's on

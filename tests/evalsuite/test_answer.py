@@ -16,10 +16,11 @@ from scipy.stats import ttest_1samp
 from evalsuite.contract import Direction
 from evalsuite.own.assessing import _table
 from evalsuite.report.answer import Answer, Kind, joined
-from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
+from evalsuite.report.cells import MatrixCell, Reading
 from evalsuite.report.conclusions import read_rows
 from evalsuite.report.grids import Grid, GridCell, with_tones
 from evalsuite.report.matrix import Matrix, matrix_row
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.opening import opening_of
 from evalsuite.report.section import Contrast, Endpoint, Evidence
 from evalsuite.report.sentences import lines_of

@@ -19,7 +19,8 @@ from torch import nn
 from evalsuite import Data, Property, Section, Split
 from evalsuite.counterexamples import write_counterexamples
 from evalsuite.report import explorer
-from evalsuite.report.explorer import Picture, shown_pictures
+from evalsuite.report.drawings import Picture
+from evalsuite.report.explorer import shown_pictures
 from evalsuite.results import DamagedResults
 from evalsuite.verification.report.counterexamples import counterexample_pictures
 

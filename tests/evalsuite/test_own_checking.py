@@ -17,9 +17,10 @@ from torch import nn
 
 from evalsuite.contract import Data
 from evalsuite.own.assessing import own_of
+from evalsuite.own.brought import forget
 from evalsuite.own.duration import Pace, duration_of
 from evalsuite.own.floors import floors
-from evalsuite.own.own import Own, forget
+from evalsuite.own.own import Own
 from evalsuite.own.preview import draw_samples, first_score, sample_lines
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import parse_recipe

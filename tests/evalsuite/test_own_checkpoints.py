@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from evalsuite.own.models import Model, load_weights
+from evalsuite.own.asked_model import Model
+from evalsuite.own.models import load_weights
 from opgraph.errors import OwnError
 
 Tensors = dict[str, torch.Tensor]

@@ -18,12 +18,12 @@ from pyarrow import parquet
 from torch import nn
 
 from evalsuite.contract import IGNORED, Data, Task
+from evalsuite.own.asked_model import Model
 from evalsuite.own.baseline import doubts
-from evalsuite.own.data import source_of
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
+from evalsuite.own.data.source import source_of
 from evalsuite.own.hugging_face import class_names
-from evalsuite.own.models import Model
 from evalsuite.tasks import Classification, MultiLabel, TokenClassification
 from opgraph.errors import OwnError
 

@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from evalsuite.contract import Data
 from evalsuite.decimals import other_spelling, with_units
-from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
+from evalsuite.own.data.source import source_of
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification, Regression
 from netverify.decimals import is_decimal

@@ -24,8 +24,9 @@ from PIL import Image
 from pyarrow import parquet
 
 from evalsuite.contract import IGNORED, Data, Task
-from evalsuite.own.data import fingerprint, source_of
+from evalsuite.own.data.fingerprint import fingerprint
 from evalsuite.own.data.reading import crop_flip, flip, read_data
+from evalsuite.own.data.source import source_of
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.tasks import (
     Classification,
@@ -664,7 +665,7 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
 
 PEAK = """
 import sys, torch
-from evalsuite.own.data import source_of
+from evalsuite.own.data.source import source_of
 from evalsuite.own.data.reading import read_data
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification

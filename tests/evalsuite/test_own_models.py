@@ -20,7 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save_file, save_model
 from torch import nn
 
-from evalsuite.own.models import Model, load_model
+from evalsuite.own.asked_model import Model
+from evalsuite.own.models import load_model
 from evalsuite.tasks import (
     Classification,
     Embedding,

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from evalsuite.own.data import source_of
+from evalsuite.own.asked_model import Model
+from evalsuite.own.brought import forget
 from evalsuite.own.data.reading import read_data
+from evalsuite.own.data.source import source_of
 from evalsuite.own.examining import examine
-from evalsuite.own.models import Model
-from evalsuite.own.own import Own, forget
+from evalsuite.own.own import Own
 from evalsuite.own.preprocessing import misprepared
 from evalsuite.tasks import Classification
 

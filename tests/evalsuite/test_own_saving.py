@@ -22,7 +22,8 @@ from evalsuite.contract import Metric
 from evalsuite.networks import load_network, save_network
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted, own_network
-from evalsuite.own.models import Model, load_model, load_weights
+from evalsuite.own.asked_model import Model
+from evalsuite.own.models import load_model, load_weights
 from evalsuite.own.saving import Saved, save_own
 from evalsuite.run.child import _training
 from evalsuite.run.making import make_network

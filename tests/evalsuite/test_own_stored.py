@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evalsuite.own.models import Model, load_model
+from evalsuite.own.asked_model import Model
+from evalsuite.own.models import load_model
 from evalsuite.tasks import Classification, Embedding, LanguageModel
 from opgraph.errors import OwnError
 

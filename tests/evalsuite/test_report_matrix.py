@@ -19,11 +19,12 @@ from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
 from evalsuite.report.canvas import panels
-from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
+from evalsuite.report.cells import MatrixCell, Reading
 from evalsuite.report.conclusions import read_rows, read_screens
 from evalsuite.report.documents import markdown
 from evalsuite.report.grids import Grid, GridCell, with_tones
 from evalsuite.report.matrix import Matrix, matrix_row, tones_of
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.page import render
 from evalsuite.report.paired import mean_text

@@ -15,7 +15,7 @@ from report_workshop import BETTER, GELU, SAME, T2, job, marked, metric_rows, pa
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.report.cells import MatrixRow
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import percent_text
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding

@@ -19,8 +19,9 @@ from evalsuite.report.run import Run
 from evalsuite.tasks import score
 from evalsuite.tasks.score import mean_loss
 from lambda_gelu.activations.census import let_stay
-from pipelines.accuracy import ORDERS, Accuracy
+from pipelines.accuracy import Accuracy
 from pipelines.accuracy.measuring import _drawn
+from pipelines.accuracy.partial_swaps import ORDERS
 from pipelines.accuracy.report.section import order_grids
 
 HARDNESS = (1.2, 4.0, 2.0)

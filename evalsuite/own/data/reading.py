@@ -18,13 +18,14 @@ from evalsuite.contract import IGNORED, Data, Split, Task
 from evalsuite.own.data.arrays import read_npz
 from evalsuite.own.data.classes import Naming, check_alike
 from evalsuite.own.data.features import read_features
+from evalsuite.own.data.fingerprint import fingerprint
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.leaks import told_by_arrays
 from evalsuite.own.data.masks import read_masks
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.scales import other_scales
-from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, fingerprint
+from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source
 from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
 from evalsuite.own.data.texts import (

@@ -23,10 +23,10 @@ from evalsuite.reluize.report.hardness import (
 )
 from evalsuite.reluize.report.naming import called
 from evalsuite.reluize.report.pattern import pattern_finding
-from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, Drawing, number_of, panels
+from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, number_of, panels
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.run import Run
-from evalsuite.report.section import Finding, Part, Section
+from evalsuite.report.section import Finding, Part, RunView, Section
 
 PROFILE = "hardness_profile"
 _COLUMNS = 3
@@ -53,7 +53,7 @@ _LOOKS = {
 }
 
 
-def _swap(run: Run) -> Part:
+def _swap(run: RunView) -> Part:
     tables = swap_tables(run.measured, run.baseline)
     findings = [*filter(None, map(pattern_finding, tables))]
     return Part.of(
@@ -64,7 +64,7 @@ def _swap(run: Run) -> Part:
     )
 
 
-def _hardness(run: Run) -> Part:
+def _hardness(run: RunView) -> Part:
     """Layer order, drift, and what the drift goes with; empty where no lambda was learnt."""
     orders = layer_orders(run.measured)
     if not orders:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.counterexamples import FILE
-from evalsuite.report.explorer import Picture
+from evalsuite.report.drawings import Picture
 from evalsuite.results import DamagedResults
 
 

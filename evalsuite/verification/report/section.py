@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Verdict
 from evalsuite.report.grids import Grid
-from evalsuite.report.run import Run
-from evalsuite.report.section import Finding, Part, Section
+from evalsuite.report.section import Finding, Part, RunView, Section
 from evalsuite.results import JOB_FAILURES, parse_setting
 
 if TYPE_CHECKING:
@@ -194,7 +193,7 @@ _NONE = (
 )
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     """The part on contradictions between the methods of all steps; empty where there are no
     verdicts of single samples.
     """

@@ -15,15 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from intnet.grids import HIGH_BITS, Dyadic, Integers, Rounding
-
-if TYPE_CHECKING:
-    from intnet.onnx_nodes import Nodes
 
 WORD_BITS = 15
 FLOAT32_BITS = 24
@@ -56,13 +53,25 @@ class Word:
         return max(-self.low, self.high)
 
 
+class NodeWriter(Protocol):
+    """Collects the nodes and the constants of a graph; `Nodes` does."""
+
+    def add(self, operator: str, /, *inputs: str) -> str:
+        """Add a node, and return the name of its output."""
+        ...
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike, /) -> str:
+        """Add a constant, and return its name."""
+        ...
+
+
 class Words:
     """Writes int32 arithmetic into `nodes`, with an interval for each result.
 
     Every method raises TooWide where a result may leave 32 bits.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeWriter) -> None:
         self._nodes = nodes
         self.exact_in_float32 = True
 

@@ -18,9 +18,12 @@ from torch import nn
 
 from netverify.properties import Property
 from netverify.specification import Specification, in_rows
+from netverify.violation import broken, margin, slack, violated
 
 if TYPE_CHECKING:
     from netverify.witness import Witness
+
+__all__ = ["Attack", "Judging", "falsify", "float32_box", "margin", "violated", "violates_alone"]
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
@@ -37,50 +40,6 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
     lower = np.where(lower < lower64, np.nextafter(lower, np.float32(np.inf)), lower)
     upper = np.where(upper > upper64, np.nextafter(upper, np.float32(-np.inf)), upper)
     return torch.from_numpy(lower), torch.from_numpy(upper)
-
-
-def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The label's logit minus the greatest other one, (batch,): the property is violated where it
-    is not > 0.
-
-    It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is
-    the greatest then.
-    """
-    own = logits.gather(1, labels[:, None])[:, 0]
-    others = logits.scatter(1, labels[:, None], -torch.inf)
-    return own - others.amax(1)
-
-
-def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """How far outputs (batch, outputs) are from violating each its property: the margin, or the
-    least distance to an end of the interval, (batch,). NaN where the property says nothing can be
-    compared.
-    """
-    margins = [prop for prop in properties if prop.ends is None]
-    if len(margins) == len(properties):
-        return margin(outputs, torch.tensor([prop.label for prop in properties]))
-    if margins:
-        raise ValueError("properties of margins and of intervals are not compared at once")
-    low, high = (
-        torch.stack([prop.ends[end] for prop in properties if prop.ends is not None])
-        for end in (0, 1)
-    )
-    found = outputs.double()
-    return torch.minimum(found - low, high - found).amin(1)
-
-
-def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """Where outputs violate their property, (batch,) bool: a tie violates a margin, but the end of
-    an interval is in.
-
-    NaN violates both.
-    """
-    return _broken(slack(outputs, properties), properties)
-
-
-def _broken(found: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    closed = torch.tensor([prop.ends is not None for prop in properties])
-    return ~((found > 0) | (closed & (found == 0)))
 
 
 def falsify(
@@ -178,7 +137,7 @@ def _descend(
     for met, margins in descent(
         lambda points: slack(module(points), asked), point, low, high, steps, 0.01, into, directions
     ):
-        for index in torch.nonzero(_broken(margins, asked))[:, 0].tolist():
+        for index in torch.nonzero(broken(margins, asked))[:, 0].tolist():
             if tensors[index] is None and violates_alone(module, met[index], asked[index]):
                 tensors[index] = met[index].clone()
         if all(tensor is not None for tensor in tensors):

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from netverify.falsifier import violated
 from netverify.properties import Property
 from netverify.real import RealNetwork
 from netverify.specification import Specification
+from netverify.violation import violated
 from opgraph.deployment import export_onnx, run_onnx
 from opgraph.onnx_network import open_onnx
 

@@ -13,18 +13,18 @@ from typing import Any
 from evalsuite import Direction, Section
 from evalsuite.report.forms import Form
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.run import Run
 from evalsuite.report.section import (
     Endpoint,
     Evidence,
     Headline,
     Measure,
     Part,
+    RunView,
     first_step,
     paired_test,
 )
 from evalsuite.report.statistics import Estimate, mean_interval
-from pipelines.accuracy import AT, ORDERS
+from pipelines.accuracy.partial_swaps import AT, ORDERS
 
 NOTE = (
     "The task's first metric on the test data with ReLU in so many layers, mean over seeds ± half"
@@ -35,7 +35,7 @@ NOTE = (
 )
 
 
-def order_grids(run: Run, stage: str) -> list[Grid]:
+def order_grids(run: RunView, stage: str) -> list[Grid]:
     """One for each workload of which a network was replaced layer by layer."""
     metrics = [name for name in run.frame["metric"].unique() if str(name).endswith(AT.format(""))]
     heads = (
@@ -56,7 +56,7 @@ def order_grids(run: Run, stage: str) -> list[Grid]:
     return [*(replace(grid, note="") for grid in found[:-1]), *found[-1:]]
 
 
-def _add(sheet: Sheet, run: Run, place: tuple[str, str, str, str]) -> None:
+def _add(sheet: Sheet, run: RunView, place: tuple[str, str, str, str]) -> None:
     """A line for each number of layers."""
     keys = run.measured.settings(*place)
     unit = run.frame.loc[run.frame["metric"] == place[3], "unit"].iloc[0]
@@ -110,7 +110,7 @@ _KNOWN = (
 )
 
 
-def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
+def _accuracy(run: RunView, workload: str, variant: str) -> Evidence | None:
     """Not asked of language models, whose quality is bits per byte: the next token's accuracy is no
     accuracy beside those of classifiers. Nor of segmentation, where most places may be background.
     """
@@ -120,7 +120,7 @@ def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
     return None if others.any() else first_step(STAGE, ("accuracy",))(run, workload, variant)
 
 
-def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
+def _own_task(run: RunView, workload: str, variant: str) -> Evidence | None:
     """Return the paired test of a task's first metric (its headline), if no other endpoint covers
     the task and the metric is a fraction of which higher is better; else None.
     """
@@ -141,7 +141,7 @@ def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
 def _output(place: int) -> Measure:
     """The question of the quality of an output of a network of several, by its place."""
 
-    def measured(run: Run, workload: str, variant: str) -> Evidence | None:
+    def measured(run: RunView, workload: str, variant: str) -> Evidence | None:
         step, rows = run.measured.step(workload, STAGE), run.measured.frame
         own = rows[(rows["workload"] == workload) & (rows["step"] == step)]
         names = list(dict.fromkeys(own["metric"]))

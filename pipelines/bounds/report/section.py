@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from evalsuite import Direction, Section
 from evalsuite.report.canvas import (
     MUTED_COLOUR,
-    Drawing,
     drawings_by_group,
     layer_marks,
     log_heights,
@@ -22,8 +21,16 @@ from evalsuite.report.canvas import (
     panels,
     shifts,
 )
-from evalsuite.report.run import Run
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Part, mean_test
+from evalsuite.report.drawings import Drawing
+from evalsuite.report.section import (
+    Contrast,
+    Endpoint,
+    Evidence,
+    Headline,
+    Part,
+    RunView,
+    mean_test,
+)
 from evalsuite.report.statistics import Estimate
 from evalsuite.verification.report.counterexamples import counterexample_pictures
 from evalsuite.verification.report.radii import (
@@ -58,7 +65,7 @@ _FEW_RADII = 5  # With more a panel takes half the width.
 _FITTING = 26  # Characters of layers' names beside one another.
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     tables = run.once(bounds_tables)
     if not tables:
         return Part()
@@ -236,7 +243,7 @@ def _width_figures(table: BoundsTable) -> list[Drawing]:
     return drawings_by_group(draw, table.variants, name, title)
 
 
-def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
+def _radius(run: RunView, workload: str, variant: str) -> Evidence | None:
     """The mean certified radius over the samples, of the tightest method that has radii."""
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)
@@ -256,7 +263,7 @@ def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
     return Evidence(Contrast(label, own, other, reason, place=(table.step, M.RADIUS, setting)))
 
 
-def _certified_more(run: Run, workload: str, variant: str) -> Evidence | None:
+def _certified_more(run: RunView, workload: str, variant: str) -> Evidence | None:
     """How much higher the certified curve of the tightest method lies, and each of its ε; of
     runs without radii.
     """
@@ -280,7 +287,7 @@ def _certified_more(run: Run, workload: str, variant: str) -> Evidence | None:
     return Evidence(Contrast(label, area.values, area.other, area.reason, 1.0), family)
 
 
-def _attacked(run: Run, workload: str, variant: str) -> Evidence | None:
+def _attacked(run: RunView, workload: str, variant: str) -> Evidence | None:
     """What the attack did not break, the mean over the radii, and each of them."""
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)

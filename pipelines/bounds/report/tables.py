@@ -21,8 +21,7 @@ from evalsuite.report.canvas import number_of
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, grouped, labels
 from evalsuite.report.paired import Compared, StepTable, Values, compared_cell, compared_columns
-from evalsuite.report.run import Run
-from evalsuite.report.section import Screen
+from evalsuite.report.section import RunView, Screen
 from evalsuite.verification.report.radii import is_geometric
 
 STAGE = "bounds"
@@ -257,7 +256,7 @@ def by_tightness(methods: Iterable[str]) -> list[str]:
     )
 
 
-def bounds_tables(run: Run) -> list[BoundsTable]:
+def bounds_tables(run: RunView) -> list[BoundsTable]:
     measured, made = run.measured, []
     for workload, step in [
         (each, step) for each in measured.workloads for step in measured.steps(each, STAGE)

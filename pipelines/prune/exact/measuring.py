@@ -29,7 +29,7 @@ from pipelines.prune.exact.removing import Read, Removed, reads_chain, remove_al
 from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
-    from pipelines.prune.exact import ExactPrune
+    from pipelines.prune.exact.options import ExactPruneOptions
 
 # Relative to max(1, the largest logit).
 _TOLERANCE = 1e-6
@@ -41,7 +41,7 @@ _SOLVING_SHARE = 0.6
 _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
 
 
-def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
+def measure(options: ExactPruneOptions, network: Network, bench: Bench) -> Outcome:
     """See `ExactPrune.run`. Raises Unsupported where float32 parameters cannot hold what moves
     into the next layer.
     """
@@ -111,7 +111,7 @@ def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
     return network.module, read
 
 
-def _trained(options: ExactPrune, given: nn.Module, bench: Bench, read: Read) -> nn.Module:
+def _trained(options: ExactPruneOptions, given: nn.Module, bench: Bench, read: Read) -> nn.Module:
     """`given` itself, or a copy trained for the budget."""
     if not options.epochs:
         return given

@@ -8,8 +8,7 @@ from typing import Any
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.measured import Measured
 from evalsuite.report.paired import Compared, common_scale, interval_text
-from evalsuite.report.run import Run
-from evalsuite.report.section import notes
+from evalsuite.report.section import RunView, notes
 from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
 
 _NAMES = {
@@ -26,7 +25,7 @@ _METHODS = ("", "alpha-crown", "smt")  # Of several bounds the tightest is shown
 class Chain:
     """Which step of a workload follows which, and the same steps without those that prune."""
 
-    def __init__(self, run: Run, workload: str) -> None:
+    def __init__(self, run: RunView, workload: str) -> None:
         own = run.measured.frame[run.measured.frame["workload"] == workload]
         self.stages: dict[str, str] = dict(zip(own["step"], own["stage"], strict=True))
         self._after, self._options = run.record.after, run.measured.options
@@ -69,7 +68,7 @@ class Chain:
         ]
 
 
-def chain_grid(run: Run, workload: str) -> Grid | None:
+def chain_grid(run: RunView, workload: str) -> Grid | None:
     """A row per metric of each link, from the pruned network on; None where nothing follows a
     step that prunes.
     """

@@ -8,8 +8,7 @@ from typing import Any
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import grouped, percent_text, scale_of
-from evalsuite.report.run import Run
-from evalsuite.report.section import notes
+from evalsuite.report.section import RunView, notes
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import parse_setting
 from pipelines.prune.report.tables import ACCURACY, EXACT
@@ -27,7 +26,7 @@ _EXACT = (
 _CHECKED = ("largest error", "proven bound", "equality", "accuracy", "accuracy lost")
 
 
-def exact_grid(run: Run, workload: str) -> Grid | None:
+def exact_grid(run: RunView, workload: str) -> Grid | None:
     """A row per variant: what could go by its kind, and whether the outputs are equal; None
     without such a step.
     """

@@ -14,16 +14,15 @@ from evalsuite import Direction, Section
 from evalsuite.report.canvas import (
     INK_COLOUR,
     MUTED_COLOUR,
-    Drawing,
     Look,
     drawings_by_group,
     looks,
     mean_marks,
     panels,
 )
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.forms import Form
-from evalsuite.report.run import Run
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, RunView
 from evalsuite.report.statistics import Estimate, mean_interval
 from pipelines.prune.report.chains import chain_grid
 from pipelines.prune.report.findings import finding, overall
@@ -55,7 +54,7 @@ _FINE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2,
 _COARSE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     tables = run.once(pruning_tables)
     sweep_areas = areas(tables, run.screen)
     grids, details = [], []
@@ -88,7 +87,7 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
     deployed.
     """
 
-    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+    def measure(run: RunView, workload: str, variant: str) -> Evidence | None:
         table = next((each for each in run.once(pruning_tables) if each.workload == workload), None)
         if table is None or not table.sweeps or table.quality != quality:
             return None

@@ -13,8 +13,7 @@ from typing import Any
 from evalsuite.report.areas import Area, Point, holm_areas, measured_area
 from evalsuite.report.numerals import grouped
 from evalsuite.report.paired import Compared, StepTable
-from evalsuite.report.run import Run
-from evalsuite.report.section import Screen
+from evalsuite.report.section import RunView, Screen
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -129,7 +128,7 @@ class PruningTable(StepTable):
         return replace(self.paired(step, variant, metric), other=other)
 
 
-def pruning_tables(run: Run) -> list[PruningTable]:
+def pruning_tables(run: RunView) -> list[PruningTable]:
     """A table for each workload with a prune step; steps that follow another are links of chains
     and left out here.
     """

@@ -14,7 +14,6 @@ from evalsuite import Direction, Section
 from evalsuite.report.canvas import (
     INK_COLOUR,
     MUTED_COLOUR,
-    Drawing,
     Layers,
     Look,
     drawings_by_group,
@@ -26,8 +25,8 @@ from evalsuite.report.canvas import (
     panels,
     shifts,
 )
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.forms import Form
-from evalsuite.report.run import Run
 from evalsuite.report.section import (
     Contrast,
     Endpoint,
@@ -35,6 +34,7 @@ from evalsuite.report.section import (
     Headline,
     Measure,
     Part,
+    RunView,
     mean_test,
     paired_test,
 )
@@ -77,7 +77,7 @@ _FITTING = 22  # Characters of layers' names beside one another.
 _HALVES = {ONE_ALONE: "only this layer", ALL_BUT_ONE: "all but this layer"}
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     tables = run.once(quantization_tables)
     grids = [grid(table) for table in tables for grid in (accuracy_grid, coverage_grid)]
     details = [grid(table) for table in tables for grid in (checks_grid, mixed_grid)]
@@ -112,7 +112,7 @@ def _of_width(
         quality: of a quality, which one: tasks of another are not asked.
     """
 
-    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+    def measure(run: RunView, workload: str, variant: str) -> Evidence | None:
         table = next(
             (each for each in run.once(quantization_tables) if each.workload == workload), None
         )
@@ -155,7 +155,7 @@ _TIMED = _of_width(
 )
 
 
-def _int8_latency(run: Run, workload: str, variant: str) -> Evidence | None:
+def _int8_latency(run: RunView, workload: str, variant: str) -> Evidence | None:
     """Both arms over the same network with one yardstick's activation; None of a run that was
     not timed so.
     """

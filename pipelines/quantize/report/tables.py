@@ -13,7 +13,7 @@ from evalsuite.report.canvas import number_of
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import grouped
 from evalsuite.report.paired import Compared, StepTable
-from evalsuite.report.run import Run
+from evalsuite.report.section import RunView
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The stage that measures networks as trained.
@@ -167,7 +167,7 @@ class QuantizationTable(StepTable):
         return grouped((treatment.panel, treatment) for treatment in self.treatments)
 
 
-def quantization_tables(run: Run) -> list[QuantizationTable]:
+def quantization_tables(run: RunView) -> list[QuantizationTable]:
     measured, baseline = run.measured, run.baseline
     found = []
     for workload in measured.workloads:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from evalsuite import Direction, Section
 from evalsuite.report.canvas import (
     MUTED_COLOUR,
-    Drawing,
     Look,
     drawings_by_group,
     log_heights,
@@ -19,9 +18,9 @@ from evalsuite.report.canvas import (
     panels,
     shifts,
 )
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.numerals import power_text
-from evalsuite.report.run import Run
-from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part
+from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, RunView
 from evalsuite.report.statistics import Estimate, mean_interval
 from evalsuite.results import parse_setting
 from evalsuite.verification.report.counterexamples import counterexample_pictures
@@ -64,7 +63,7 @@ Points = Sequence[tuple[float, Estimate]]
 LEAST = 1e-4  # Seconds: what is faster is drawn there.
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     """Each method of each smt step of each workload; the tables are of robustness."""
     every = run.once(exact_tables)
     tables = [each for each in every if each.method != AGREEMENT]
@@ -85,7 +84,7 @@ def _part(run: Run) -> Part:
 def _over_radii(metric: str) -> Measure:
     """The mean over all radii of the first step on networks as trained, and each radius."""
 
-    def measure(run: Run, workload: str, variant: str) -> Evidence | None:
+    def measure(run: RunView, workload: str, variant: str) -> Evidence | None:
         table = next(
             (
                 each

@@ -18,7 +18,7 @@ from evalsuite.report.grids import estimate_columns
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import Scale, grouped, labels, p_text
 from evalsuite.report.paired import Compared, StepTable, Values, compared_columns, interval_text
-from evalsuite.report.run import Run
+from evalsuite.report.section import RunView
 from evalsuite.report.statistics import SIGNIFICANT, Estimate, between, holm, mean_by_seed
 from evalsuite.results import parse_setting
 from evalsuite.verification.report.radii import radius_text
@@ -364,7 +364,7 @@ def mean_of(values: Values) -> float | None:
     return math.fsum(values.values()) / len(values) if values else None
 
 
-def exact_tables(run: Run) -> list[ExactTable]:
+def exact_tables(run: RunView) -> list[ExactTable]:
     """A table for each method of each smt step of each workload; also of a step of which every job
     failed.
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalsuite import Section
-from evalsuite.report.canvas import MUTED_COLOUR, Drawing, number_of, panels
+from evalsuite.report.canvas import MUTED_COLOUR, number_of, panels
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.measured import Measured
 from evalsuite.report.numerals import power_text
-from evalsuite.report.run import Run
-from evalsuite.report.section import Headline, Part
+from evalsuite.report.section import Headline, Part, RunView
 
 STAGE = "swap-certificate"
 CERTIFIED, OBSERVED = "certified_disruption", "observed_disruption"
@@ -145,7 +145,7 @@ def _legend(figure: Any, colours: Mapping[str, str]) -> None:
     )
 
 
-def _part(run: Run) -> Part:
+def _part(run: RunView) -> Part:
     measured = [
         workload for workload in run.measured.workloads if run.measured.step(workload, STAGE)
     ]

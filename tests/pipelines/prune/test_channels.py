@@ -22,10 +22,10 @@ from written import Written, affine, mlp
 
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
-from pipelines.prune import IMPORTANCES
 from pipelines.prune.channels import Layout, _remove, check_layout, prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.graph import Graph, Group
+from pipelines.prune.options import IMPORTANCES
 from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, share_of
 from pipelines.prune.size import parameters_of
 

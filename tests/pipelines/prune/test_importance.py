@@ -16,10 +16,10 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import Unsupported
-from pipelines.prune import IMPORTANCES
 from pipelines.prune.channels import prune
 from pipelines.prune.graph import trace
 from pipelines.prune.importance import channel_scores
+from pipelines.prune.options import IMPORTANCES
 from pipelines.prune.selection import Probe, Selection
 
 CLASSES = 3

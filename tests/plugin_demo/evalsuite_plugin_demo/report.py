@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from evalsuite import Direction, Section
-from evalsuite.report.canvas import Drawing, looks, panels
+from evalsuite.report.canvas import looks, panels
+from evalsuite.report.drawings import Drawing
 from evalsuite.report.forms import Form
 from evalsuite.report.grids import Grid, GridCell
-from evalsuite.report.run import Run
-from evalsuite.report.section import Endpoint, Finding, Part, first_step
+from evalsuite.report.section import Endpoint, Finding, Part, RunView, first_step
 from evalsuite.report.statistics import mean_interval
 
 STAGE, METRIC = "input-noise", "noisy_accuracy"
 
 
-def part(run: Run) -> Part:
+def part(run: RunView) -> Part:
     """The accuracy of each variant under noise, as a table and as bars."""
     means: dict[tuple[str, str], float] = {}
     for workload in run.measured.workloads:
