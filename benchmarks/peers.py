@@ -1,12 +1,13 @@
-"""What our 8-bit files are worth beside those of other quantizers: quality, size and time.
+"""What our files of 8 and 4 bits are worth beside those of other quantizers: quality, size, time.
 
     python -m benchmarks.peers              # every network and tool that is at hand
     python -m benchmarks.peers minilm       # one network
 
 ONNX Runtime quantizes statically and dynamically; NNCF with OpenVINO and torchao, of the extra
 `peers`, are skipped with the reason where they are missing. All have the same weights, and the
-same samples to calibrate with and to be tested on. Times are medians of ratios to the float32 file
-in ONNX Runtime, timed in turn on one thread.
+same samples to calibrate with and to be tested on. Times are medians of ratios, to the float32 file
+in ONNX Runtime and of our file to each, timed in turn on one thread. Networks of language have a
+second table, of weights of 4 bits. A line behind each table says which goals are met.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import importlib.util
 import io
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
@@ -36,16 +37,36 @@ from opgraph import Inputs, run_onnx
 from opgraph.deployment import feed
 from opgraph.inputs import leaves, mapped
 
+if TYPE_CHECKING:
+    from pipelines.quantize.treatment import Treatment
+
 CALIBRATED, TESTED = 120, 256  # samples, at most
+NEAR = 0.002  # of the best peer's quality: what counts as its equal
 _CHUNK = 16
+_GROUP = 32  # weights that share a scale, where a peer rounds them to 4 bits
 Run = Callable[[Inputs], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The least quality of our file of 8 bits and of integers alone, its greatest size in MB, and
+    the peers that it takes no more time than.
+    """
+
+    quality: float
+    integers: float
+    size: float
+    faster_than: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Subject:
     """A float network, what to calibrate it with, and how good outputs for the test inputs are.
 
-    `classes` says whether its outputs are logits, `transformer` whether attention is in it.
+    `classes` says whether its outputs are logits, `transformer` whether attention is in it, `goals`
+    what is asked of our file beside being near the best peer, and `language` whether it is of
+    texts. `vocabulary` counts the tokens where they are its one input; `alone` makes the network of
+    integers where it takes more than to lower the module.
     """
 
     name: str
@@ -56,6 +77,10 @@ class Subject:
     measure: str
     classes: bool
     transformer: bool
+    goals: Goals | None = None
+    language: bool = False
+    vocabulary: int | None = None
+    alone: Callable[[Subject, Path], Made] | None = None
 
     @property
     def example(self) -> Inputs:
@@ -98,13 +123,77 @@ def minilm() -> Subject:
     def cosine(outputs: torch.Tensor) -> float:
         return float(nn.functional.cosine_similarity(outputs, whole).mean())
 
-    return Subject("minilm", module, calibration, test, cosine, "cosine", False, True)
+    goals = Goals(0.995, 0.98, 25.0, ("NNCF in OpenVINO", "ONNX Runtime, dynamic"))
+    return Subject(
+        "minilm",
+        module,
+        calibration,
+        test,
+        cosine,
+        "cosine",
+        False,
+        True,
+        goals,
+        language=True,
+        alone=_without_padding,
+    )
 
 
-def workload(name: str, transformer: bool) -> Subject:
+class _Unpadded(nn.Module):
+    """The mean over the tokens of texts of one length: but for its length, the encoder's vector."""
+
+    mask: torch.Tensor
+
+    def __init__(self, body: nn.Module, length: int) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("mask", torch.ones(1, length, dtype=torch.long))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens, (samples, length)."""
+        mask = self.mask.expand(len(tokens), -1)
+        states: torch.Tensor = self.body(input_ids=tokens, attention_mask=mask).last_hidden_state
+        return states.mean(1)
+
+
+def _without_padding(subject: Subject, folder: Path) -> Made:
+    """Integers have no form for a mask that is an input: each sentence goes without its padding
+    through the network of its length. It is calibrated with the sentences that are at least as
+    long.
+    """
+    module: Any = subject.module
+    tokens, mask = _tokens_and_mask(subject.calibration)
+    sizes = []
+
+    def run(inputs: Inputs) -> torch.Tensor:
+        given, kept = _tokens_and_mask(inputs)
+        vectors = torch.zeros(len(given), module.encoder.body.config.hidden_size)
+        for length in sorted(set(kept.sum(1).tolist())):
+            chosen = kept.sum(1) == length
+            calibration = tokens[mask.sum(1) >= length, :length]
+            part = replace(
+                subject,
+                module=_Unpadded(module.encoder.body, length).eval(),
+                calibration=calibration,
+                vocabulary=module.encoder.body.config.vocab_size,
+            )
+            made = _lowered(part, folder)
+            sizes.append(made.size)
+            vectors[chosen] = made.run(given[chosen, :length])
+        return nn.functional.normalize(vectors, dim=-1)
+
+    run(mapped(subject.test, lambda each: each[:1]))  # tells the bytes of a file
+    return Made(run, sizes[0])
+
+
+def _tokens_and_mask(inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return inputs["input_ids"], inputs["attention_mask"]
+
+
+def workload(name: str, transformer: bool, *, language: bool = False, **options: object) -> Subject:
     """A network of the suite, trained with seed 0."""
-    network, data = trained(name, "gelu")
-    return _of_data(name, network.module, data, transformer)
+    network, data = trained(name, "gelu", **options)
+    return _of_data(name, network.module, data, transformer, language=language)
 
 
 def magika() -> Subject:
@@ -121,7 +210,9 @@ def ocr() -> Subject:
     return _of_data("ocr", network().eval(), words(), transformer=False)
 
 
-def _of_data(name: str, module: nn.Module, data: Data, transformer: bool) -> Subject:
+def _of_data(
+    name: str, module: nn.Module, data: Data, transformer: bool, *, language: bool = False
+) -> Subject:
     calibration, test = data.calibration.first(CALIBRATED), data.test.first(TESTED)
     targets, task = data.test.targets[: len(leaves(test)[0])], data.test.task
 
@@ -130,13 +221,25 @@ def _of_data(name: str, module: nn.Module, data: Data, transformer: bool) -> Sub
 
     with torch.no_grad():
         measure = task.metrics(task.tally(module(mapped(test, lambda x: x[:2])), targets[:2]))[0]
-    return Subject(name, module, calibration, test, headline, measure.name, True, transformer)
+    return Subject(
+        name,
+        module,
+        calibration,
+        test,
+        headline,
+        measure.name,
+        True,
+        transformer,
+        language=language,
+        vocabulary=data.vocabulary,
+    )
 
 
 SUBJECTS: Mapping[str, Callable[[], Subject]] = {
     "minilm": minilm,
     "digits-vit": partial(workload, "digits-vit", True),
-    "cifar10-resnet8": partial(workload, "cifar10-resnet8", False),
+    # few epochs: the network is there to be quantized
+    "cifar10-resnet8": partial(workload, "cifar10-resnet8", False, epochs=3),
     "magika": magika,
     "ocr": ocr,
 }
@@ -150,17 +253,64 @@ def in_float(subject: Subject, folder: Path) -> Made:
 
 def ours(subject: Subject, folder: Path) -> Made:
     """This project's default: placement by reader, with what the calibration samples choose."""
+    from pipelines.quantize.treatment import PLAIN
+
+    return _chosen(subject, folder, 8, [PLAIN])
+
+
+def ours_of_4_bits(subject: Subject, folder: Path) -> Made:
+    """The same with weights of 4 bits, rounded to nearest or by GPTQ, as the calibration samples
+    choose. The file holds each in a byte.
+    """
+    from pipelines.quantize.treatment import PLAIN, Treatment
+
+    by_error = Treatment("mse", "mse"), Treatment("mse", "mse", "gptq")
+    return _chosen(subject, folder, 4, [PLAIN, *by_error])
+
+
+def _chosen(subject: Subject, folder: Path, bits: int, candidates: Sequence[Treatment]) -> Made:
     from pipelines.quantize.choosing import choose
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.qcdq import export_qcdq
     from pipelines.quantize.tracing import trace
-    from pipelines.quantize.treatment import PLAIN
 
     traced = trace(subject.module, subject.shape, subject.example)
-    scheme = Scheme(Bits(8, 8), by_reader=True)
-    chosen = choose(traced, scheme, subject.calibration, [PLAIN], classes=subject.classes)
-    export_qcdq(chosen.treated.network, subject.shape, folder / "ours.onnx", subject.example)
-    return _in_onnx_runtime(folder / "ours.onnx")
+    scheme = Scheme(Bits(bits, 8), by_reader=True)
+    chosen = choose(traced, scheme, subject.calibration, candidates, classes=subject.classes)
+    path = folder / f"ours{bits}.onnx"
+    export_qcdq(chosen.treated.network, subject.shape, path, subject.example)
+    return _in_onnx_runtime(path)
+
+
+def integers(subject: Subject, folder: Path) -> Made:
+    """This project's network of integers alone, which ONNX Runtime runs for checking, not for
+    speed.
+    """
+    return (subject.alone or _lowered)(subject, folder)
+
+
+def _lowered(subject: Subject, folder: Path) -> Made:
+    from intnet.execution import Executor
+    from intnet.network import write_integer_onnx
+    from pipelines.quantize.lowering import lower
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.tracing import trace
+    from pipelines.quantize.treatment import PLAIN, treat
+
+    traced = trace(subject.module, subject.shape, subject.example)
+    scheme = Scheme(Bits(8, 8), wide=True)
+    quantized = treat(traced, scheme, subject.calibration, PLAIN).network
+    network = lower(quantized, subject.shape, tokens=subject.vocabulary)
+    executor, path = Executor(network), folder / "integer.onnx"
+    write_integer_onnx(network, path)
+    session = open_onnx(path)
+
+    def run(inputs: Inputs) -> torch.Tensor:
+        (given,) = leaves(inputs)
+        logits = session.run(None, {"input": executor.quantize(given.numpy())})[0]
+        return torch.from_numpy(executor.dequantize(logits)).float()
+
+    return Made(run, path.stat().st_size)
 
 
 def dynamic(_subject: Subject, folder: Path) -> Made:
@@ -224,10 +374,42 @@ def nncf(subject: Subject, folder: Path) -> Made:
 
 def torchao(subject: Subject, _folder: Path) -> Made:
     """torchao's dynamic quantization of linear layers, run by torch without compilation."""
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+
+    return _by_torchao(subject, Int8DynamicActivationInt8WeightConfig())
+
+
+def torchao_of_4_bits(subject: Subject, _folder: Path, *, weights_only: bool = False) -> Made:
+    """The same with weights of 4 bits, a scale for 32 of them, and inputs of 8 bits or in float."""
+    from torchao.quantization import (
+        Int8DynamicActivationIntxWeightConfig,
+        IntxWeightOnlyConfig,
+        PerGroup,
+    )
+
+    kinds: Any = torch  # its stubs lack int4
+    kind = IntxWeightOnlyConfig if weights_only else Int8DynamicActivationIntxWeightConfig
+    return _by_torchao(subject, kind(kinds.int4, PerGroup(_GROUP)))
+
+
+def onnx_runtime_of_4_bits(_subject: Subject, folder: Path) -> Made:
+    """ONNX Runtime's rounding of weights to 4 bits, a scale for 32 of them; all else in float."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(str(folder / "float.onnx")), block_size=_GROUP, is_symmetric=True
+    )
+    quantizer.process()
+    path = folder / "nbits.onnx"
+    quantizer.model.save_model_to_file(str(path))
+    return _in_onnx_runtime(path)
+
+
+def _by_torchao(subject: Subject, config: Any) -> Made:
+    from torchao.quantization import quantize_
 
     module = copy.deepcopy(subject.module)
-    quantize_(module, Int8DynamicActivationInt8WeightConfig())
+    quantize_(module, config)
     file = io.BytesIO()
     torch.save(module.state_dict(), file)
 
@@ -240,9 +422,12 @@ def torchao(subject: Subject, _folder: Path) -> Made:
 
 
 Tool = Callable[[Subject, Path], Made]
+Tools = Mapping[str, tuple[Tool, tuple[str, ...]]]
+OURS, INTEGERS = "this project", "this project, integers only"
 # What each needs beside the project's own libraries.
-TOOLS: Mapping[str, tuple[Tool, tuple[str, ...]]] = {
-    "this project": (ours, ()),
+TOOLS: Tools = {
+    OURS: (ours, ()),
+    INTEGERS: (integers, ()),
     "ONNX Runtime, dynamic": (dynamic, ()),
     "ONNX Runtime, static": (static, ()),
     "ONNX Runtime, static, products only": (
@@ -251,6 +436,15 @@ TOOLS: Mapping[str, tuple[Tool, tuple[str, ...]]] = {
     ),
     "NNCF in OpenVINO": (nncf, ("nncf", "openvino")),
     "torchao in torch": (torchao, ("torchao",)),
+}
+OF_4_BITS: Tools = {
+    OURS: (ours_of_4_bits, ()),
+    "torchao in torch": (torchao_of_4_bits, ("torchao",)),
+    "torchao in torch, weights only": (
+        partial(torchao_of_4_bits, weights_only=True),
+        ("torchao",),
+    ),
+    "ONNX Runtime, weights only": (onnx_runtime_of_4_bits, ()),
 }
 
 
@@ -282,53 +476,133 @@ def _outputs(run: Run, inputs: Inputs) -> torch.Tensor:
     )
 
 
+@dataclass(frozen=True)
+class Row:
+    """What a tool's network reaches: its quality, the squared distance of its outputs over the
+    squared outputs in float, MB, and two ratios of times each for single samples and batches of 16:
+    of its own to float32's, and of our file's to its own.
+    """
+
+    tool: str
+    quality: float
+    distance: float
+    size: float
+    time: tuple[float, ...]
+    ours_over: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        time, ours_over = (
+            ", ".join(f"{r:.2f}" for r in each) for each in (self.time, self.ours_over)
+        )
+        return (
+            f"| {self.tool} | {self.quality:.4f} | {self.distance:.5f} | {self.size:.2f} | {time} |"
+            f" {ours_over} |"
+        )
+
+
 def rows(subject: Subject) -> Iterator[str]:
-    """A row of the table for the float network and for each tool, or why there is none."""
+    """A row of the table for the float network and for each tool, or why there is none; behind
+    them which goals are met. Networks of language have a table of 4-bit weights too.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole = in_float(subject, folder)
-        outputs = _outputs(whole.run, subject.test)
-        quality = f"{subject.quality(outputs):.4f}"
-        yield (
-            f"| {subject.name}: 8 bits by | {subject.measure} | distance | file, MB | time of"
-            " float32's |"
-        )
-        yield "| --- | --- | --- | --- | --- |"
-        yield f"| float32 | {quality} | 0 | {whole.size / 1e6:.2f} | 1 |"
-        for tool, (make, needed) in TOOLS.items():
-            if missing := [each for each in needed if importlib.util.find_spec(each) is None]:
-                yield f"| {tool} | not measured: {', '.join(missing)} not installed | | | |"
-                continue
-            try:
-                with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                    made = make(subject, folder)
-                    found, times = _quality(subject, made, outputs), _times(subject, made, whole)
-            except Exception as error:  # of every library's own kinds: the row says which
-                said = str(error).strip().splitlines()[0][:100] if str(error).strip() else ""
-                yield f"| {tool} | failed: {type(error).__name__}: {said} | | | |"
-                continue
-            yield f"| {tool} | {found} | {made.size / 1e6:.2f} | {times} |"
+        yield from _table(subject, folder, whole, "8 bits", TOOLS)
+        if subject.language:
+            yield ""
+            yield from _table(subject, folder, whole, "4-bit weights", OF_4_BITS)
 
 
-def _quality(subject: Subject, made: Made, whole: torch.Tensor) -> str:
-    """The measure, and the squared distance of the outputs over the squared outputs in float."""
-    outputs = _outputs(made.run, subject.test)
-    distance = float((outputs - whole).square().sum() / whole.square().sum())
-    return f"{subject.quality(outputs):.4f} | {distance:.5f}"
+def _table(subject: Subject, folder: Path, whole: Made, what: str, tools: Tools) -> Iterator[str]:
+    outputs = _outputs(whole.run, subject.test)
+    yield (
+        f"| {subject.name}: {what} by | {subject.measure} | distance | file, MB | time of float32's"
+        " | ours of its time |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- |"
+    yield f"| float32 | {subject.quality(outputs):.4f} | 0 | {whole.size / 1e6:.2f} | 1 | |"
+    own, measured = None, list[Row]()
+    for tool, (make, needed) in tools.items():
+        if missing := [each for each in needed if importlib.util.find_spec(each) is None]:
+            yield f"| {tool} | not measured: {', '.join(missing)} not installed | | | | |"
+            continue
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                made = make(subject, folder)
+                row = _row(tool, subject, made, whole, outputs, own)
+        except Exception as error:  # of every library's own kinds: the row says which
+            said = str(error).strip().splitlines()[0][:100] if str(error).strip() else ""
+            yield f"| {tool} | failed: {type(error).__name__}: {said} | | | | |"
+            continue
+        own = made if tool == OURS else own
+        measured.append(row)
+        yield str(row)
+    if tools is TOOLS:
+        yield ""
+        yield from goals(subject, subject.quality(outputs), measured)
 
 
-def _times(subject: Subject, made: Made, whole: Made) -> str:
-    """The latency of a tool's network over the float32 network's, for single samples and batches of
-    16.
+def _row(
+    tool: str, subject: Subject, made: Made, whole: Made, outputs: torch.Tensor, own: Made | None
+) -> Row:
+    # Networks that are made for each length are no one file, which could be timed.
+    timed = tool != INTEGERS or subject.alone is None
+    found = made.run(subject.test) if not timed else _outputs(made.run, subject.test)
+    return Row(
+        tool,
+        subject.quality(found),
+        float((found - outputs).square().sum() / outputs.square().sum()),
+        made.size / 1e6,
+        _times(subject, made, whole) if timed else (),
+        _times(subject, own, made) if own is not None and timed else (),
+    )
+
+
+def goals(subject: Subject, in_float: float, measured: Sequence[Row]) -> Iterator[str]:
+    """A line for each goal: whether our file meets it, and by what numbers.
+
+    What a peer has above the quality in float is luck, and not asked of ours.
     """
+    by_tool = {row.tool: row for row in measured}
+    if (mine := by_tool.get(OURS)) is None:
+        yield "- goals: not met, there is no file of ours"
+        return
+    peers = [row for row in measured if row.tool not in (OURS, INTEGERS)]
+    if peers:
+        best = max(peers, key=lambda row: row.quality)
+        yield _told(
+            mine.quality >= min(best.quality, in_float) - NEAR,
+            f"at most {100 * NEAR:g} points below the best peer, or float: {mine.quality:.4f},"
+            f" {best.tool} {best.quality:.4f}, float {in_float:.4f}",
+        )
+    if (asked := subject.goals) is None:
+        return
+    yield _told(mine.quality >= asked.quality, f"quality {mine.quality:.4f} >= {asked.quality}")
+    yield _told(mine.size <= asked.size, f"{mine.size:.2f} MB <= {asked.size:g} MB")
+    alone = by_tool.get(INTEGERS)
+    reached = f"{alone.quality:.4f} >= {asked.integers}" if alone else f"no file, {asked.integers}"
+    yield _told(alone is not None and alone.quality >= asked.integers, f"integers only: {reached}")
+    for tool in asked.faster_than:
+        row = by_tool.get(tool)
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in row.ours_over) if row else "not measured"
+        met = row is not None and max(row.ours_over) <= 1
+        yield _told(met, f"ours of the time of {tool}: {ratios}")
+
+
+def _told(met: bool, what: str) -> str:
+    return f"- goal {'met' if met else 'not met'}: {what}"
+
+
+def _times(subject: Subject, made: Made, other: Made) -> tuple[float, ...]:
+    """The latency of a tool's network over another's, for single samples and batches of 16."""
     ratios = []
-    for batch in (1, 16):
+    for batch in (1, _CHUNK):
         inputs = mapped(subject.test, lambda each, of=batch: each[:of])  # type: ignore[misc]
         measured = compare_latency(
-            partial(made.run, inputs), partial(whole.run, inputs), pairs=20, seconds=6
+            partial(made.run, inputs), partial(other.run, inputs), pairs=20, seconds=6
         )
-        ratios.append(f"{measured.ratio:.2f}")
-    return ", ".join(ratios)
+        ratios.append(measured.ratio)
+    return tuple(ratios)
 
 
 def peers(*names: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,21 +32,56 @@ def subject(scale: float = 1.0) -> peers.Subject:
 
 @pytest.mark.slow
 def test_every_tool_has_a_row_with_a_value_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_times", lambda *_: "1, 1")
-    table = [line.strip("| ").split(" | ") for line in peers.rows(subject())]
+    monkeypatch.setattr(peers, "_times", lambda *_: (1.0, 1.0))
+    lines = list(peers.rows(subject()))
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     by_tool = {name: cells for name, *cells in table[2:]}
     assert list(by_tool) == ["float32", *peers.TOOLS]
     assert float(by_tool["float32"][0]) == 1
-    for tool in ("this project", "ONNX Runtime, dynamic"):
+    for tool in (peers.OURS, peers.INTEGERS, "ONNX Runtime, dynamic"):
         assert float(by_tool[tool][0]) >= 0.95
         assert 0 < float(by_tool[tool][1]) <= 0.01
-        assert float(by_tool[tool][2]) <= float(by_tool["float32"][2])  # in MB, of a tiny network
+        assert float(by_tool[tool][2]) <= 0.03  # MB, of a tiny network
     for tool, (_, needed) in peers.TOOLS.items():
         missing = [each for each in needed if importlib.util.find_spec(each) is None]
         said = by_tool[tool][0]
         assert said.startswith("not measured: ") == bool(missing)
         assert all(each in said for each in missing)
         assert missing or re.fullmatch(r"[01]\.\d{4}", said), said
+    (goal,) = (line for line in lines if line.startswith("- "))
+    assert goal.startswith("- goal met: at most 0.2 points below the best peer, or float: ")
+
+
+@pytest.mark.slow
+def test_weights_of_4_bits_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_times", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(peers, "TOOLS", {})
+    lines = list(peers.rows(replace(subject(), language=True)))
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    by_tool = {name: values for name, *values in cells[5:]}
+    assert list(by_tool) == ["float32", *peers.OF_4_BITS]
+    assert float(by_tool[peers.OURS][0]) >= 0.9
+
+
+def test_goals_are_met_or_not_by_what_was_measured() -> None:
+    asked = peers.Goals(0.995, 0.98, 25.0, ("fast",))
+
+    def told(ours: float, ratio: float, integers: float) -> list[str]:
+        rows = [
+            peers.Row(peers.OURS, ours, 0.0, 20.0, (0.4, 0.4)),
+            peers.Row(peers.INTEGERS, integers, 0.0, 40.0, (9.0, 9.0)),
+            peers.Row("fast", 0.997, 0.0, 20.0, (0.4, 0.5), (0.8, ratio)),
+        ]
+        lines = peers.goals(replace(subject(), goals=asked), 1.0, rows)
+        return [line.partition(":")[0] for line in lines]
+
+    met, missed = "- goal met", "- goal not met"
+    assert told(0.996, 1.0, 0.98) == [met] * 5
+    lucky = [peers.Row(peers.OURS, 0.9, 0.0, 1.0, ()), peers.Row("fast", 0.95, 0.0, 1.0, ())]
+    (line,) = peers.goals(subject(), 0.901, lucky)
+    assert line.startswith(met)
+    assert told(0.994, 1.1, 0.97) == [missed, missed, met, missed, missed]
+    assert list(peers.goals(subject(), 1.0, [])) == ["- goals: not met, there is no file of ours"]
 
 
 def test_a_tool_that_fails_has_a_row_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +89,9 @@ def test_a_tool_that_fails_has_a_row_with_its_error(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no operator for it")
 
     monkeypatch.setattr(peers, "TOOLS", {"mine": (fail, ()), "other": (fail, ("no_such_module",))})
-    failed, absent = list(peers.rows(subject()))[-2:]
-    assert failed == "| mine | failed: RuntimeError: no operator for it | | | |"
-    assert absent == "| other | not measured: no_such_module not installed | | | |"
+    failed, absent = list(peers.rows(subject()))[3:5]
+    assert failed == "| mine | failed: RuntimeError: no operator for it | | | | |"
+    assert absent == "| other | not measured: no_such_module not installed | | | | |"
 
 
 def test_a_network_that_is_not_at_hand_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

