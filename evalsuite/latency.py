@@ -164,7 +164,8 @@ def steady_latency(
     noise.
 
     Where other work disturbed all rounds of the reading before, in this process, one round tells
-    whether it still does, and then no more are taken; so it is where noisy readings are kept.
+    whether it still does, and then no more are taken. One round is all, too, where noisy readings
+    are kept.
 
     Args:
         first: the one call.
@@ -182,7 +183,7 @@ def steady_latency(
         rounds.append(_take_round(calls, _MANY, _ROUND))
         latency = _summarize(rounds)
         disturbed = latency.load > MOST_LOAD
-        spent = time.perf_counter() >= deadline or (disturbed and (_disturbed.get() or _keeps()))
+        spent = time.perf_counter() >= deadline or (disturbed and _disturbed.get()) or _keeps()
         if spent or not any(latency.noise(part) for part in parts or ("ratio",)):
             _disturbed.set(disturbed)
             return latency

@@ -54,7 +54,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
     # Networks of the tests need not be trained to their end.
-    os.environ["EVALSUITE_SEARCH_SECONDS"] = "5"
+    os.environ["EVALSUITE_SEARCH_SECONDS"] = "1"
     # Tests run beside others: what a clock says is no matter of theirs.
     os.environ["EVALSUITE_NOISY_TIMES"] = "keep"
 

@@ -55,7 +55,7 @@ def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "EVALSUITE_CACHE": str(folder / "cache"),
-        "EVALSUITE_SEARCH_SECONDS": "5",
+        "EVALSUITE_SEARCH_SECONDS": "1",
         "COLUMNS": "100",
     }
     command = [sys.executable, "-c", "from evalsuite.cli import main; main()", *arguments]
