@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from evalsuite.report.cells import LEVEL, MatrixCell, Reading
 from evalsuite.report.matrix_row import MatrixRow
-from evalsuite.report.moderation import Prior, stricter
+from evalsuite.report.moderation import Prior, stricter, stricter_if_skewed
 from evalsuite.report.skewness import (
     ROW_EXCESS,
     ROW_LEANING,
@@ -62,21 +62,21 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     differs = holm([_difference_p(cell) for _, cell in every])
     loses = holm([_loss_p(cell, row) for row, cell in every])
     # 2. Skewness that no single cell shows, but those of a question or of the table do together,
-    # leaves nothing to conclude; nor may the seeds lie closer together than others.
+    # leaves little to conclude; nor may the seeds lie closer together than others.
     whole = _SKEWED if skewed_together([cell.values for _, cell in every]) else ""
-    close = iter(_close(rows))
+    doubts = [whole or _skewed_row(row) for row in rows]
+    close = iter(_close(rows, doubts, differs, loses))
     level = LEVEL / max(1, len(differs) - differs.count(None))
     adjusted = iter(zip(differs, loses, strict=True))
     # 3. What each cell says, and then what all workloads of a row say together.
     concluded = []
-    for row in rows:
-        reason = whole or _skewed_row(row)
+    for row, doubt in zip(rows, doubts, strict=True):
         cells = {
-            name: _concluded(replace(cell, close=next(close)), row, *next(adjusted), level, reason)
+            name: _concluded(replace(cell, close=next(close)), row, *next(adjusted), level, doubt)
             for name, cell in row.cells.items()
         }
         pooled = replace(row.pooled, close=next(close))
-        pooled = _concluded(pooled, row, *next(adjusted), level, reason)
+        pooled = _concluded(pooled, row, *next(adjusted), level, doubt)
         concluded.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
     return tuple(concluded)
 
@@ -94,7 +94,7 @@ def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
         next((cell.reason for cell in row.cells.values() if cell.reason in _SKEWS), "")
         for row in rows
     ]
-    close = _close(rows, means=True)
+    close = _close(rows, doubts, differs, loses, means=True)
     adjusted = zip(rows, differs, loses, doubts, close, strict=True)
     means = [
         _concluded(replace(row.pooled, close=near), row, differ, loss, level, doubt)
@@ -114,9 +114,23 @@ def _skewed_row(row: MatrixRow) -> str:
     return ""
 
 
-def _close(rows: Sequence[MatrixRow], *, means: bool = False) -> list[tuple[bool, bool]]:
+def _close(
+    rows: Sequence[MatrixRow],
+    doubts: Sequence[str],
+    differs: Sequence[float | None],
+    loses: Sequence[float | None],
+    *,
+    means: bool = False,
+) -> list[tuple[bool, bool]]:
     """Of each cell, row by row with its mean last, or of the means alone: whether the moderated
     test leaves a difference unresolved, and whether it does not exclude a loss of the margin.
+
+    Args:
+        rows: the questions.
+        doubts: of each question, why its differences are doubted; empty where they are not.
+        differs: adjusted p values of no difference, in the order of the answer.
+        loses: those of a loss of the margin.
+        means: whether the means over workloads alone are asked for.
     """
     # 1. The variances over seeds, in squares of each question's margin.
     varied = [
@@ -130,25 +144,80 @@ def _close(rows: Sequence[MatrixRow], *, means: bool = False) -> list[tuple[bool
         [estimate.n - 1 for estimate, _ in varied],
     )
     # 2. The p values of both kinds by moderated variances; where there is none, the cell's own.
-    tested: list[tuple[float | None, float | None, float]] = []
-    for row in rows:
+    tests: list[_SecondTest] = []
+    for row, doubt in zip(rows, doubts, strict=True):
         drawn = {
             name: prior.moderated(estimate, row.endpoint.margin)
             for name, cell in row.cells.items()
             if prior is not None and (estimate := _seeded(cell)) is not None
         }
-        seeds = min((estimate.n for estimate in drawn.values()), default=0)
         if not means:
-            tested += [_moderated(cell, row, drawn.get(name)) for name, cell in row.cells.items()]
+            tests += [
+                _SecondTest.of(cell, row, drawn.get(name), doubted=bool(doubt))
+                for name, cell in row.cells.items()
+            ]
+        seeds = min((estimate.n for estimate in drawn.values()), default=0)
         mean = mean_over_workloads([*drawn.values()])
         whole = mean is not None and row.pooled.ends is not None and mean.n == row.pooled.ends[0].n
-        tested.append(_moderated(row.pooled, row, mean if whole else None, seeds))
+        moderated = mean if whole else None
+        tests.append(_SecondTest.of(row.pooled, row, moderated, seeds, doubted=bool(doubt)))
     # 3. Holm's adjustment, as for the tests that they stand beside.
-    differs, loses = holm([p for p, *_ in tested]), holm([p for _, p, _ in tested])
+    differs_drawn = holm([test.differs for test in tests])
+    loses_drawn = holm([test.loses for test in tests])
     return [
-        (p is not None and p * factor > LEVEL, loss is not None and loss * factor > LEVEL)
-        for p, loss, (*_, factor) in zip(differs, loses, tested, strict=True)
+        (test.bars(differ, own_differ), test.bars(loss, own_loss))
+        for test, differ, own_differ, loss, own_loss in zip(
+            tests, differs_drawn, differs, loses_drawn, loses, strict=True
+        )
     ]
+
+
+@dataclass(frozen=True)
+class _SecondTest:
+    """The test that stands beside a cell's own.
+
+    Args:
+        differs: the p value of no difference, before adjustment.
+        loses: that of a loss of the margin.
+        level: that both must reach after adjustment; 1 of what stands by its own test, and less
+            than 0 of what nothing is concluded from.
+        doubted: whether the cell's own test must reach that level, too.
+    """
+
+    differs: float | None
+    loses: float | None
+    level: float
+    doubted: bool
+
+    @classmethod
+    def of(
+        cls,
+        cell: MatrixCell,
+        row: MatrixRow,
+        drawn: Estimate | None,
+        seeds: int = 0,
+        *,
+        doubted: bool,
+    ) -> _SecondTest:
+        """The test of a cell by a moderated estimate, where there is one, over so many seeds;
+        `doubted` where the table's differences are skewed.
+        """
+        if drawn is None or cell.clock or skewed(cell.values):
+            # What has no seeds cannot lie close together; sign flips need no second test.
+            level = 1.0 if drawn is None else LEVEL
+            own = _difference_p(cell), _loss_p(cell, row)
+            return cls(*own, -1.0 if doubted else level, doubted)
+        loss = margin_p(drawn, row.endpoint.margin, row.way)
+        count = seeds or drawn.n
+        factor = stricter_if_skewed(count) if doubted else stricter(count)
+        return cls(drawn.p, loss, LEVEL / factor, doubted)
+
+    def bars(self, moderated: float | None, own: float | None) -> bool:
+        """Whether the adjusted p values, the cell's own beside this test's, let nothing be
+        concluded.
+        """
+        asked = (moderated, own) if self.doubted else (moderated,)
+        return any(p is not None and p > self.level for p in asked)
 
 
 def _seeded(cell: MatrixCell) -> Estimate | None:
@@ -157,20 +226,6 @@ def _seeded(cell: MatrixCell) -> Estimate | None:
         return None
     estimate = cell.ends[0]
     return estimate if estimate.samples is None and estimate.n > 1 else None
-
-
-def _moderated(
-    cell: MatrixCell, row: MatrixRow, drawn: Estimate | None, seeds: int = 0
-) -> tuple[float | None, float | None, float]:
-    """Both p values by a moderated estimate, or the cell's own, and how much stricter their level
-    is: 0 of what has no seeds that could lie close together, and stands by its own test.
-    """
-    if drawn is None:
-        return _difference_p(cell), _loss_p(cell, row), 0.0
-    if cell.clock or skewed(cell.values):
-        return _difference_p(cell), _loss_p(cell, row), 1.0
-    loss = margin_p(drawn, row.endpoint.margin, row.way)
-    return drawn.p, loss, stricter(seeds or drawn.n)
 
 
 def _difference_p(cell: MatrixCell) -> float | None:
@@ -204,7 +259,7 @@ def _concluded(
     # 1. The reading, by p values that are adjusted over the whole family.
     cell = replace(cell, p_adjusted=differs, margin_p=loses)
     endpoint, estimate = row.endpoint, cell.estimate
-    reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, row, doubt)
+    reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, row)
     # 2. How many seeds or samples would resolve a difference of the margin; not told of means over
     # workloads, nor where an open question, a clock or a doubt stands in the way.
     needed = None
@@ -255,13 +310,12 @@ def _tested(cell: MatrixCell) -> bool:
     return cell.estimate is not None and cell.estimate.p is not None
 
 
-def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
-    # 1. What is not to be read: no number, too few seeds for what was asked, a clock, or
-    # skewness.
+def _reading(cell: MatrixCell, row: MatrixRow) -> Reading:
+    # 1. What is not to be read: no number, too few seeds for what was asked, or a clock.
     estimate = cell.estimate
     if estimate is None:
         return Reading.UNMEASURED
-    if estimate.n < FEWEST * cell.asked or cell.clock or (doubt and _tested(cell)):
+    if estimate.n < FEWEST * cell.asked or cell.clock:
         return Reading.UNRESOLVED
     # 2. The same in every seed: of a count it is a fact, of a fraction of samples it may be
     # chance.

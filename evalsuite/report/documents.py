@@ -12,7 +12,7 @@ from evalsuite.report.matrix import matrix_frame
 from evalsuite.report.opening import answers_json, best_of, facts_of, ranking_of
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import lines_of
+from evalsuite.report.sentences import lines_of, summary_of
 from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine
 
@@ -148,6 +148,7 @@ def markdown(content: Run) -> str:
         "file_name": file_name,
         "facts": facts_of(content),
         "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
+        "summary": summary_of(Answer.of(content.matrices[0])) if content.matrices else "",
         "best": best_of(content),
         "ranking": ranking,
         "ranked": rows,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.frontier import plane_of
@@ -18,7 +18,7 @@ from evalsuite.report.matrix import Matrix
 from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import Scale, listed, of_few, scale_of
 from evalsuite.report.plane import plane_svg
-from evalsuite.report.sentences import Line, lines_of, table_of
+from evalsuite.report.sentences import Line, lines_of, summary_of, table_of
 from evalsuite.report.strip import strip_svg
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ Href = Callable[[str, str], str]  # (variant, question) -> the link to the evide
 
 @dataclass(frozen=True)
 class Screen:
-    """The answer of one variant as the page shows it: what it is in words, four lines, and the
-    strip plots.
+    """The answer of one variant as the page shows it: what it is in words, one sentence, four
+    lines, and the strip plots.
     """
 
     variant: str
     words: str
+    summary: str
     lines: tuple[Line, ...]
     strip: str
     narrow: str
@@ -104,7 +105,8 @@ def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
         strip_svg(answer, link, narrow=small) if drawn else "" for small in (False, True)
     )
     lines = tuple(lines_of(answer)) if matrix.rows else ()
-    return Screen(matrix.variant, run.names[matrix.variant], lines, wide, narrow)
+    words = run.names[matrix.variant]
+    return Screen(matrix.variant, words, summary_of(answer), lines, wide, narrow)
 
 
 def answers_json(run: Run) -> str:
@@ -113,9 +115,13 @@ def answers_json(run: Run) -> str:
         "question": run.question,
         "baseline": run.baseline,
         "names": run.names,
-        "answers": [Answer.of(matrix).record for matrix in run.matrices],
+        "answers": [_record(Answer.of(matrix)) for matrix in run.matrices],
     }
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+
+def _record(answer: Answer) -> dict[str, Any]:
+    return answer.record | {"in_short": summary_of(answer)}
 
 
 def facts_of(run: Run) -> str:
@@ -158,8 +164,9 @@ def terminal_lines(run: Run) -> list[str]:
     matrix = run.matrices[0]
     head = f"{run.question} {_subject(run, matrix.variant)}"
     best = best_of(run)
-    told = [f"{'Best treatment':<28}{best}"] if best else []
-    return [head, *table_of(Answer.of(matrix)), *told]
+    answer = Answer.of(matrix)
+    last = [f"{'Best treatment':<28}{best}"] if best else []
+    return [head, f"{'In short':<28}{summary_of(answer)}", *table_of(answer), *last]
 
 
 def best_of(run: Run) -> str:
@@ -179,14 +186,14 @@ def best_of(run: Run) -> str:
     difference = cell.difference(asked[0].scale) or "not measured"
     # 2. What it buys and costs by the same tests as each variant's answer.
     answer = Answer.of(matrix)
-    told = []
-    for kind, verb in ((Kind.BUYS, "buys"), (Kind.COSTS, "costs")):
-        words = [own[0].row.endpoint.words for own in answer.part(kind).values()]
+    effects = []
+    for kind, verb in ((Kind.BUYS, "it gains in"), (Kind.COSTS, "it loses in")):
+        words = [statements[0].row.endpoint.words for statements in answer.part(kind).values()]
         if words:
-            told.append(f"{verb} {listed(words)}")
-    effects = " and ".join(told) or "nothing that it buys or costs is shown"
+            effects.append(f"{verb} {listed(words)}")
+    shown = " and ".join(effects) or "neither a gain nor a loss is concluded"
     against = f"{ranking.by} {difference} against {run.names[run.baseline]}"
-    return f"{best.words}: {against}; {effects}. Chosen by these numbers, which flatter it."
+    return f"{best.words}: {against}; {shown}. Chosen by these numbers, which flatter it."
 
 
 def _subject(run: Run, variant: str) -> str:

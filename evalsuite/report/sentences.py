@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evalsuite.report.answer import Answer, Kind, Statement
 from evalsuite.report.cells import LEVEL, Reading
@@ -12,9 +12,9 @@ from evalsuite.report.numerals import grouped, listed
 MOST = 3
 _LONGEST = 120  # characters of a reason
 _NOTHING = {
-    Kind.BUYS: "Nothing that was measured here.",
-    Kind.COSTS: "Nothing that was measured here.",
-    Kind.SAME: "Nothing that was measured here.",
+    Kind.BUYS: "No gain is concluded.",
+    Kind.COSTS: "No loss is concluded.",
+    Kind.SAME: "None is concluded.",
     Kind.UNKNOWN: "Nothing: every question has an answer.",
 }
 
@@ -28,8 +28,10 @@ class Item:
         before: the sentence up to the number.
         number: with its unit; empty where there is none.
         interval: of 95 %, or why there is none.
-        after: the rest, up to the full stop.
+        after: the rest, up to the full stop or the doubt.
         statement: that the number is of.
+        doubt: why the number says nothing yet; empty where it does, or where its line says so of
+            all.
     """
 
     question: str
@@ -38,26 +40,27 @@ class Item:
     interval: str
     after: str
     statement: Statement
+    doubt: str = ""
 
     @property
     def text(self) -> str:
         """The whole sentence."""
-        return (
-            " ".join(filter(None, (self.before, self.number, self.interval, self.after))).replace(
-                " ,", ","
-            )
-            + "."
-        )
+        parts = (self.before, self.number, self.interval, self.after)
+        sentence = " ".join(filter(None, parts)).replace(" ,", ",")
+        return f"{sentence}, {self.doubt}." if self.doubt else f"{sentence}."
 
 
 @dataclass(frozen=True)
 class Line:
-    """One part of the answer: its first items, and how many more there are."""
+    """One part of the answer: its first items, how many more there are, and a sentence on all
+    items that are shown.
+    """
 
     kind: Kind
     items: tuple[Item, ...]
     more: int
     nothing: str
+    note: str = ""
 
 
 def lines_of(answer: Answer) -> list[Line]:
@@ -65,15 +68,85 @@ def lines_of(answer: Answer) -> list[Line]:
     lines = []
     for kind in Kind:
         items = list(_items(answer, kind))
-        lines.append(
-            Line(
-                kind,
-                tuple(items[:MOST]),
-                max(0, len(items) - MOST),
-                _NOTHING[kind] if not items else "",
-            )
-        )
+        shown, note = _with_one_doubt(items[:MOST])
+        nothing = _NOTHING[kind] if not items else ""
+        lines.append(Line(kind, shown, len(items) - len(shown), nothing, note))
     return lines
+
+
+def _with_one_doubt(items: Sequence[Item]) -> tuple[tuple[Item, ...], str]:
+    """The items, and their doubt as one sentence, where all of several have the same."""
+    doubts = {item.doubt for item in items}
+    if len(items) < 2 or len(doubts) > 1 or "" in doubts:
+        return tuple(items), ""
+    doubt = doubts.pop().replace("from which", "From these numbers").replace("which", "These")
+    return tuple(replace(item, doubt="") for item in items), f"{doubt}."
+
+
+def summary_of(answer: Answer) -> str:
+    """The answer in one sentence: whether to take the variant, for what, at what cost, and how
+    much is open. Empty where nothing was asked.
+    """
+    asked = list(dict.fromkeys(statement.row.endpoint.words for statement in answer.statements))
+    if not asked:
+        return ""
+    # 1. The questions of each part, by their words; one is open where no workload answers it.
+    gains, losses, same = (
+        [statements[0].row.endpoint.words for statements in answer.part(kind).values()]
+        for kind in (Kind.BUYS, Kind.COSTS, Kind.SAME)
+    )
+    unanswered = [words for words in asked if words not in {*gains, *losses, *same}]
+    # 2. The quality of the deployed network is named where it is open: on it hangs most.
+    deployed = (one for one in answer.statements if one.row.endpoint.of)
+    main = next(deployed, answer.statements[0]).row
+    quality = main.endpoint.words
+    # 3. The verdict, and what is left.
+    verdict = _verdict(gains, losses, quality if quality in same else "", bool(unanswered))
+    if not unanswered:
+        return f"{verdict}."
+    verb = "are" if len(unanswered) > 1 else "is"
+    named = ""
+    if quality in unanswered:
+        valued = [one for one in answer.statements if one.row is main and one.cell.estimate]
+        number = _number(_lead(valued)) if valued else ""
+        named = f", {quality}{number} among them" if len(unanswered) > 1 else number
+    return f"{verdict}; {len(unanswered)} of {len(asked)} questions {verb} open{named}."
+
+
+def _number(statement: Statement) -> str:
+    """ " (+0.3 points [−0.3, 0.9])"; of counts nothing, since they are no difference."""
+    if statement.cell.counted is not None:
+        return ""
+    return f" ({_signed(statement)} {_interval(statement)})"
+
+
+def _verdict(gains: Sequence[str], losses: Sequence[str], kept: str, open_: bool) -> str:
+    """What the answered questions say, by their words.
+
+    Args:
+        gains: questions in which the variant is better.
+        losses: questions in which it is worse.
+        kept: the quality of the deployed network, where it is no worse; else empty.
+        open_: whether other questions have no answer.
+    """
+    if gains and losses:
+        return f"A trade: it gains in {_first(gains)} and loses in {_first(losses)}"
+    if losses:
+        return f"No, by these numbers: it loses in {_first(losses)}, and no gain is concluded"
+    if not gains:
+        nothing = "neither a gain nor a loss is concluded"
+        return f"Not settled: {nothing}" if open_ else f"It hardly matters: {nothing}"
+    if not open_:
+        return f"Yes, by these numbers: it gains in {_first(gains)}, and no loss is concluded"
+    if kept:
+        return f"Yes, where this counts: it gains in {_first(gains)}, and {kept} is no worse"
+    return f"Not settled: it gains in {_first(gains)}, and no loss is concluded"
+
+
+def _first(words: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    more = len(words) - MOST
+    return listed([*words[:MOST], f"{more} more"] if more > 0 else words)
 
 
 def table_of(answer: Answer, width: int = 160) -> list[str]:
@@ -81,6 +154,7 @@ def table_of(answer: Answer, width: int = 160) -> list[str]:
     rows = []
     for line in lines_of(answer):
         texts = [item.text for item in line.items[:2]] or [line.nothing]
+        texts[-1] = f"{texts[-1]} {line.note}".rstrip()
         left = len(line.items) - len(texts) + line.more if line.items else 0
         for place, text in enumerate(texts):
             more = f" (and {left} more)" if left and place == len(texts) - 1 else ""
@@ -105,7 +179,8 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     if kind in (Kind.BUYS, Kind.COSTS):
         leads.sort(key=lambda pair: -_weight(pair[0]))
     if kind is Kind.UNKNOWN:
-        leads.sort(key=lambda pair: bool(pair[0].cell.clock))
+        # What is no chance by its own interval comes first, the largest at the top; clocks last.
+        leads.sort(key=lambda pair: (bool(pair[0].cell.clock), -_weight_alone(pair[0])))
     yield from (_item(lead, own) for lead, own in leads)
     # 2. Questions without any, grouped by the reason that they share.
     bare = [one for statements in parts for one in statements if one.cell.estimate is None]
@@ -117,6 +192,15 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
 def _weight(statement: Statement) -> float:
     estimate = statement.cell.estimate
     return abs(estimate.mean) / statement.row.endpoint.margin if estimate is not None else 0.0
+
+
+def _weight_alone(statement: Statement) -> float:
+    """The effect in margins, where its own interval excludes 0; else 0."""
+    return _weight(statement) if _differs_alone(statement) else 0.0
+
+
+def _differs_alone(statement: Statement) -> bool:
+    return statement.cell.p is not None and statement.cell.p <= LEVEL
 
 
 def _lead(statements: Sequence[Statement]) -> Statement:
@@ -153,11 +237,11 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
         after = (
             f"{where}{also}{lacking}, which excludes a loss of {_points(lead.row.margin)}{notes}"
         )
+        doubt = ""
     else:
-        after = f"{where}{also}{lacking}, {_open(lead)}"
-    return Item(
-        lead.row.endpoint.question, f"{_capital(phrase)} differs by", number, interval, after, lead
-    )
+        after, doubt = f"{where}{also}{lacking}", _open(lead)
+    before = f"{_capital(phrase)} differs by"
+    return Item(lead.row.endpoint.question, before, number, interval, after, lead, doubt)
 
 
 def _fact(lead: Statement, also: str) -> Item:
@@ -226,8 +310,8 @@ def _open(statement: Statement) -> str:
 
 def _chance(statement: Statement) -> str:
     """A number whose own interval excludes 0 may be chance only as one of many."""
-    alone = statement.cell.p is not None and statement.cell.p <= LEVEL
-    return "which may be chance among so many tests" if alone else "which may be chance"
+    among = " among so many tests" if _differs_alone(statement) else ""
+    return f"which may be chance{among}"
 
 
 def _signed(statement: Statement) -> str:

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from evalsuite.report.answer import Answer, Kind
+from evalsuite.report.cells import Reading
 from evalsuite.report.frontier import Plane, Point, plane_of
 from evalsuite.report.opening import (
     answers_json,
@@ -22,7 +23,7 @@ from evalsuite.report.opening import (
 )
 from evalsuite.report.plane import plane_svg
 from evalsuite.report.run import Run
-from evalsuite.report.sentences import lines_of
+from evalsuite.report.sentences import lines_of, summary_of
 
 REPORTS = Path(__file__).parents[2] / "reports"
 NAMES = ("gelu", "relu", "swap")
@@ -47,9 +48,9 @@ def test_each_variant_has_four_lines_of_at_most_three_items(run: Run) -> None:
 def test_the_json_holds_the_numbers_of_the_answer(run: Run) -> None:
     record = json.loads(answers_json(run))
     assert record["question"] == run.question
-    assert record["answers"] == json.loads(
-        json.dumps([Answer.of(matrix).record for matrix in run.matrices])
-    )
+    answers = [Answer.of(matrix) for matrix in run.matrices]
+    expected = [answer.record | {"in_short": summary_of(answer)} for answer in answers]
+    assert record["answers"] == json.loads(json.dumps(expected))
 
 
 def test_drawings_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: Run) -> None:
@@ -105,6 +106,46 @@ def test_the_ranking_marks_the_best_of_each_column(run: Run) -> None:
         assert sum(ranked.cells[column][1] for ranked in ranking.rows) <= len(ranking.rows) - 1
 
 
+def test_one_sentence_says_what_the_four_lines_say(run: Run) -> None:
+    for matrix in run.matrices:
+        answer = Answer.of(matrix)
+        summary = summary_of(answer)
+        gains, losses, same = (
+            {rows[0].row.endpoint.words for rows in answer.part(kind).values()}
+            for kind in (Kind.BUYS, Kind.COSTS, Kind.SAME)
+        )
+        asked = {statement.row.endpoint.words for statement in answer.statements}
+        still = asked - gains - losses - same
+        assert summary.startswith("A trade: ") == bool(gains and losses)
+        assert summary.startswith("No, ") == (bool(losses) and not gains)
+        assert summary.startswith("Yes, ") <= (bool(gains) and not losses)
+        assert (f"{len(still)} of {len(asked)} questions" in summary) == bool(still)
+        assert ("loses in" in summary, "gains in" in summary) == (bool(losses), bool(gains))
+
+
+def test_a_loss_of_most_of_the_accuracy_is_a_cost() -> None:
+    """ReLU put in directly leaves CIFAR networks at 10 to 20 %: three seeds are enough to say so."""
+    run = Run.of(REPORTS / "cifar10")
+    (matrix,) = [matrix for matrix in run.matrices if matrix.variant == "gelu-swap"]
+    (row,) = [row for row in matrix.rows if row.endpoint.question == "accuracy in float"]
+    assert {cell.reading for cell in row.cells.values()} == {Reading.COSTS}
+    assert "loses in accuracy in float" in summary_of(Answer.of(matrix))
+
+
+def test_a_doubt_that_several_numbers_share_is_told_once() -> None:
+    (line,) = [
+        line
+        for line in lines_of(Answer.of(Run.of(REPORTS / "sample").matrices[0]))
+        if line.kind is Kind.UNKNOWN
+    ]
+    assert len(line.items) == 3
+    assert not any("skewed" in item.text for item in line.items)
+    assert line.note == (
+        "From these numbers nothing is concluded: the differences of this table are strongly "
+        "skewed."
+    )
+
+
 def test_the_best_treatment_is_told_with_its_gain_and_its_cost() -> None:
     run = Run.of(REPORTS / "cifar10")
     ranking = ranking_of(run)
@@ -117,7 +158,7 @@ def test_the_best_treatment_is_told_with_its_gain_and_its_cost() -> None:
     row = next(each for each in matrix.rows if each.endpoint.words == ranking.by)
     (cell,) = row.cells.values()
     assert cell.difference(row.scale) in told
-    for kind, verb in ((Kind.BUYS, "buys "), (Kind.COSTS, "costs ")):
+    for kind, verb in ((Kind.BUYS, "it gains in "), (Kind.COSTS, "it loses in ")):
         asked = [own[0].row.endpoint.words for own in Answer.of(matrix).part(kind).values()]
         assert all(words in told.split("; ", 1)[1] for words in asked)
         assert (verb in told) == bool(asked)
@@ -131,10 +172,10 @@ def test_of_one_treatment_none_is_the_best() -> None:
     assert best_of(Run(frame, run.record, run.baseline)) == ""
 
 
-def test_the_terminal_has_at_most_nine_lines_below_the_question(run: Run) -> None:
+def test_the_terminal_has_at_most_ten_lines_below_the_question(run: Run) -> None:
     question, *lines = terminal_lines(run)
     assert question.startswith(run.question)
-    assert 4 <= len(lines) <= 9
+    assert 5 <= len(lines) <= 10
 
 
 def test_every_form_of_the_baseline_is_drawn() -> None:
@@ -163,9 +204,10 @@ def test_a_number_that_only_the_adjustment_leaves_open_says_so() -> None:
         for line in lines_of(Answer.of(Run.of(REPORTS / "cifar10").matrices[0]))
         if line.kind is Kind.UNKNOWN
     ]
-    by_question = {item.question: item.text for item in line.items}
-    assert "may be chance among so many tests" in by_question["accuracy in float"]
-    assert "may be chance;" in by_question["accuracy with 4-bit integers"]
+    first, second, third = line.items
+    assert first.question == "accuracy under attack"
+    assert "may be chance among so many tests" in second.text
+    assert all("−" in item.number for item in (first, second, third))
 
 
 @pytest.mark.parametrize(
