@@ -282,7 +282,7 @@ def _concluded(
         skew = (
             doubt if reading is Reading.UNRESOLVED and _tested(cell) and not cell.bracketed else ""
         )
-        near = _near(cell, row) if cell.tested_close else ""
+        near = _near(cell, row) if cell.tested_close and not doubt else ""
         reason = cell.clock or skew or near or cell.reason
         reason = "" if needed is not None and reason == cell.reason else reason
     # 4. Whether it stands without any single seed, and over the test samples.
