@@ -170,16 +170,18 @@ def terminal_lines(run: Run) -> list[str]:
 
 
 def best_of(run: Run) -> str:
-    """The best of several variants by the ranking's question, what it gains there, and what else
-    it buys and costs; "" of fewer than two, or where nothing is concluded.
+    """The best of several variants that the question asks for, by the ranking's question, what it
+    gains there, and what else it buys and costs; "" of fewer than two, or where nothing is
+    concluded.
     """
     ranking = None if run.doubts else ranking_of(run)
-    if ranking is None or len(run.matrices) < 2:
+    ranked = [row for row in ranking.rows if row.variant in run.candidates] if ranking else []
+    if ranking is None or len(ranked) < 2:
         return ""
-    # 1. The first in the ranking that is not the baseline, and its difference from that.
-    best = next(row for row in ranking.rows if row.variant != run.baseline)
-    matrix = next(each for each in run.matrices if each.variant == best.variant)
-    asked = [each for each in matrix.rows if each.endpoint.words == ranking.by]
+    # 1. The first in the ranking, and its difference from the baseline.
+    best = ranked[0]
+    matrix = next(matrix for matrix in run.matrices if matrix.variant == best.variant)
+    asked = [row for row in matrix.rows if row.endpoint.words == ranking.by]
     if not asked:
         return ""
     cell = next(iter(asked[0].cells.values())) if len(asked[0].cells) == 1 else asked[0].pooled

@@ -203,6 +203,17 @@ class Run:
         }
 
     @property
+    def candidates(self) -> list[str]:
+        """The compared variants that the question asks for: those that end with the activation
+        that it names, or all where it names none.
+        """
+        ends = {name: end for name, (_, end) in self._called.items()}
+        wanted = ends.get(self.compared_variants[0], "") if self.compared_variants else ""
+        if not wanted or wanted == ends.get(self.baseline):
+            return self.compared_variants
+        return [name for name in self.compared_variants if ends.get(name) == wanted]
+
+    @property
     def compared_variants(self) -> list[str]:
         """All variants but the baseline; the one that a section declares its subject, by its name
         or its treatment, comes first.

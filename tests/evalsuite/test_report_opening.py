@@ -166,6 +166,14 @@ def test_the_best_treatment_is_told_with_its_gain_and_its_cost() -> None:
     assert opening_of(run, lambda *_: "#").best == told
 
 
+def test_a_network_without_the_activation_of_the_question_is_not_the_best() -> None:
+    """λ-GELU leads the ranking of the sample, and is no ReLU network."""
+    run = Run.of(REPORTS / "sample")
+    assert "lambda-gelu" in run.compared_variants
+    assert run.candidates == ["annealed", "gelu-swap", "relu"]
+    assert best_of(run).split(":")[0] in {run.names[name] for name in run.candidates}
+
+
 def test_of_one_treatment_none_is_the_best() -> None:
     run = Run.of(REPORTS / "cifar10")
     frame = run.frame[run.frame.variant.isin([run.baseline, run.others[0]])]
