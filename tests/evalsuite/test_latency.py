@@ -104,6 +104,7 @@ def test_a_scattered_reading_has_no_value_but_its_reason_and_its_interval(
 
 def test_rounds_go_on_until_the_wanted_numbers_are_narrow(
     takes: Callable[..., Callable[..., None]],
+    strict: None,
 ) -> None:
     """Three warm-up calls and one that counts repetitions, then a first round of six pairs that
     are scattered.
