@@ -155,7 +155,7 @@ def upstream(network: Network, properties: list[Property], iterations: int = 20)
         bounded = _Module(
             copy.deepcopy(network.module).double().eval(), example, bound_opts=options
         )
-        bounded.known, bounded.tightest = {}, {}  # nothing of ours
+        bounded.tightest = {}  # nothing of ours
         bounded_tensor = BoundedTensor(
             (lower + upper) / 2, PerturbationLpNorm(norm=np.inf, x_L=lower, x_U=upper)
         )

@@ -1,10 +1,9 @@
 """CROWN of ReLU networks by the bounds of the graph over auto_LiRPA's: widths and time, in one
 process.
 
-auto_LiRPA runs with its own lines, in float64, by patches where it manages a network so, which is
-its faster way. Both bound one real function: BatchNorm is folded into float32 weights before, as
-the exporter would do for one of them alone. What is left above 1 is what the graph's bounds are
-widened by for float64's rounding, and auto_LiRPA's are not.
+auto_LiRPA runs with its own lines, in float64. Both bound one real function: BatchNorm is folded
+into float32 weights before, as the exporter would do for one of them alone. What is left above 1 is
+what the graph's bounds are widened by for float64's rounding, and auto_LiRPA's are not.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def crown() -> Iterator[Figure]:
         network = replace(network, module=fuse(copy.deepcopy(network.module).eval()).eval())
         _, graph = graph_of_network(network)
         theirs = Propagation(network)
-        engine = theirs._engine_for(theirs.patches)  # what the adapter adds to it is left out
+        engine = theirs.second._engine()
         yield from _compared(name, graph, engine, bench, count, timed)
 
 

@@ -1,7 +1,7 @@
-"""auto_LiRPA on the graph that verification reads: a cross-check for networks that the stage's
-adapter refuses.
+"""auto_LiRPA on the graph that verification reads: a cross-check for networks whose layers it does
+not take.
 
-Each node is one operator of `pipelines.bounds.steps`, with this project's lines; ReLU is
+Each node is one operator, with this project's lines; ReLU is
 auto_LiRPA's own. What carries the bounds through the graph is auto_LiRPA alone. They are of the
 real function of the float32 weights, as those of `Propagation` are, but for the rounding of
 float64.
@@ -9,9 +9,12 @@ float64.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,9 +37,62 @@ from netverify.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lin
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.regions import Regions
-from pipelines.bounds.steps import Ends, Pulled, Rule
+from pipelines.bounds.surroundings import Own, at_home, ordered
+
+with at_home():
+    from auto_LiRPA.bound_ops import Bound
 
 _Tensor = torch.Tensor
+Ends = tuple[_Tensor, _Tensor]
+Pulled = tuple[list[_Tensor], _Tensor]
+"""Coefficients of the operands, (rows, batch, entries), and what is added, (rows, batch)."""
+
+
+class Rule(ABC):
+    """What a node computes of operands (batch, entries), and bounds of it; all float64."""
+
+    curved = True
+    """Whether it is no affine map: then its bounds need those of its operands."""
+
+    @abstractmethod
+    def value(self, *operands: _Tensor) -> _Tensor:
+        """What the node computes of its operands."""
+
+    @abstractmethod
+    def interval(self, *operands: Ends) -> Ends:
+        """Bounds of the values for operands within their ends."""
+
+    @abstractmethod
+    def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
+        """An affine map of the operands that is below (sign 1) or above (-1) `rows` (rows, batch,
+        entries) times the values; the ends of an affine map's operands tell their shapes alone.
+        """
+
+
+class BoundStep(Bound):  # type: ignore[misc]
+    """A rule as an operator of auto_LiRPA."""
+
+    def __init__(self, rule: Rule, attr: Any, inputs: Any, output_index: int, options: Any) -> None:
+        super().__init__(attr, inputs, output_index, options)
+        self.rule = rule
+        self.requires_input_bounds = list(range(len(inputs))) if rule.curved else []
+
+    def forward(self, *operands: _Tensor) -> _Tensor:
+        return self.rule.value(*operands)
+
+    def interval_propagate(self, *bounds: Any) -> Ends:
+        return self.rule.interval(*((bound[0], bound[1]) for bound in bounds))
+
+    def bound_backward(self, last_lA: Any, last_uA: Any, *x: Any, **_: Any) -> Any:
+        if self.rule.curved:
+            ends = [ordered(each.lower, each.upper) for each in x]
+        else:
+            ends = [(torch.empty(tuple(each.output_shape), device="meta"),) * 2 for each in x]
+        (lows, low), (highs, high) = (
+            ([None] * len(x), 0) if rows is None else self.rule.pulled(rows, sign, ends)
+            for rows, sign in ((last_lA, 1), (last_uA, -1))
+        )
+        return list(zip(lows, highs, strict=True)), low, high
 
 
 @dataclass(frozen=True)
@@ -170,7 +226,7 @@ def _step(node: Node) -> nn.Module:
         # what else there is is of two networks
         assert isinstance(operation, Convex | Rounded | Product)
         rule = _Lined(operation)
-    return rule.own((node.size,))
+    return Own(rule.value, partial(BoundStep, rule), (node.size,))
 
 
 class GraphEngine:
@@ -182,7 +238,7 @@ class GraphEngine:
 
     def __init__(self, graph: Graph) -> None:
         self._graph, written = graph, _Written(graph).eval()
-        self._engine = Engine(written, (graph.inputs,), 20, patches=False)
+        self._engine = Engine(written, (graph.inputs,), 20)
         points = torch.rand(
             2, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
@@ -199,7 +255,8 @@ class GraphEngine:
         regions = Regions(
             lower, upper, None, torch.full((len(lower),), torch.inf, dtype=torch.float64)
         )
-        intervals = None
+        known: dict[str, Ends] | None = None
         for method in ("ibp", "crown"):
-            low, high, intervals = self._engine.bound(regions, rows, method, intervals)
-            yield method, low, high
+            yield method, *self._engine.bound(regions, rows, method, known)[:2]
+            # CROWN's bounds may leave an operator's domain, where intervals do not.
+            known = self._engine.operands()

@@ -4,8 +4,9 @@ bounds, in float64.
 python -m benchmarks.soundness [--points 10000000] [--only vit,bert]
 
 Of the networks of `docs/networks.md`, and of ReLU and GELU networks on digits, trained here, whose
-points come on top: by the bounds of the graph, by zonotopes where there is attention, and by
-auto_LiRPA with our operators: of the module where it takes that, else of the graph. Of tokens, what
+points come on top: by the bounds of the graph, by those of the stage where float32's rounding has a
+bound, by zonotopes where there is attention, and by auto_LiRPA: alpha-CROWN of the module where it
+takes that, else by our operators of the graph. Of tokens, what
 follows their embedding is bounded. Two fifths of the points are corners, two fifths uniform, and a
 fifth end a descent of some margin, logit or its negative. The boxes' radii are such that CROWN's
 widths are of the logits' own spread at most an eighth, and at most twice it.
@@ -44,7 +45,7 @@ from netverify.zonotope import Zonotope
 from opgraph.embedded import Embedded
 from opgraph.onnx_file import graph_of_model
 from pipelines.bounds.margins import rows_of
-from pipelines.bounds.propagation import Distrusted, Propagation
+from pipelines.bounds.propagation import Propagation
 
 _TRAINED = [
     f"{name} {variant}" for name in ("digits-mlp", "digits-cnn") for variant in ("relu", "gelu")
@@ -143,12 +144,19 @@ def _radii(asked: Subject, graph: Graph) -> Iterator[float]:
             return
 
 
-def _engine(network: Network, patches: bool, tally: Tally) -> Propagation | None:
+def _engine(network: Network, tally: Tally) -> Propagation | None:
     try:
-        return Propagation(network, patches=patches)
+        engine = Propagation(network)
     except Unsupported as error:
-        tally.refusals["auto_LiRPA"] = _line(error)
+        tally.refusals["float32"] = _line(error)
         return None
+    if engine.second.refusal:
+        tally.refusals["auto_LiRPA"] = engine.second.refusal
+    return engine
+
+
+def _is_refused(engine: Propagation | None) -> bool:
+    return engine is None or bool(engine.second.refusal)
 
 
 def _line(error: Unsupported) -> str:
@@ -206,12 +214,10 @@ def _by_zonotopes(
 
 
 def _of_module(engine: Propagation, properties: list[Property], tally: Tally) -> Iterator[Ends]:
-    """Bounds by auto_LiRPA; a method that it refuses is told. Raises Distrusted."""
+    """Bounds of the stage, alpha-CROWN's by auto_LiRPA; a method that is refused is told."""
     for method in ("ibp", "crown", "alpha-crown"):
         try:
             found = engine.bounds(properties, method)
-        except Distrusted:
-            raise
         except Unsupported as error:
             tally.refusals[method] = _line(error)
             continue
@@ -262,7 +268,7 @@ class _Trial:
     def __init__(self, asked: Subject, points: int, tally: Tally) -> None:
         self._asked, self._points, self._tally = asked, points, tally
         module = asked.network.module
-        self._engine = _engine(asked.network, True, tally)
+        self._engine = _engine(asked.network, tally)
         model, self._graph = graph_of_network(asked.network)
         double = copy.deepcopy(module).double().eval().requires_grad_(False)
         # The plain reference that the graph's own reader is compared with shares no code with the
@@ -270,7 +276,7 @@ class _Trial:
         file = double if isinstance(module, Embedded) else Embedded(graph_of_model(model))
         self._functions = {_FILE: file, _MODULE: double}
         self._zonotopes = zonotopes_of(asked.network)
-        self._second = GraphEngine(self._graph) if self._engine is None else None
+        self._second = GraphEngine(self._graph) if _is_refused(self._engine) else None
         if self._engine is None and self._zonotopes is None:
             del self._functions[_MODULE]  # nothing is said of it
         self._single = copy.deepcopy(module).float().eval().requires_grad_(False)
@@ -286,7 +292,9 @@ class _Trial:
         for eps in radii:
             properties = self._asked.properties(eps)
             rows = rows_of(properties, self._graph.outputs)
-            found = [*_of_graph(self._graph, properties, rows), *self._by_engine(properties)]
+            found = list(_of_graph(self._graph, properties, rows))
+            if self._engine is not None:
+                found += _of_module(self._engine, properties, self._tally)
             found += _by_lirpa(self._second, properties, rows)
             found += _by_zonotopes(self._zonotopes, properties, rows, self._tally)
             for place, each in enumerate(properties):
@@ -296,19 +304,6 @@ class _Trial:
                     *self._reached(each, rows[place], -(-self._points // len(properties))),
                 )
             self._tally.boxes += len(properties)
-
-    def _by_engine(self, properties: list[Property]) -> list[Ends]:
-        if self._engine is None:
-            return []
-        try:
-            return list(_of_module(self._engine, properties, self._tally))
-        except Distrusted as error:
-            if not self._engine.patches:
-                self._tally.refusals[f"auto_LiRPA for {len(properties)} boxes"] = _line(error)
-                return []
-            # As in the stage: matrices may do what patches do not.
-            self._engine = _engine(self._asked.network, False, self._tally)
-            return self._by_engine(properties)
 
     @torch.no_grad()
     def _reached(

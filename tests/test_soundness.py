@@ -36,7 +36,10 @@ def test_bounds_that_are_too_narrow_are_noticed(
     monkeypatch.setattr(soundness.OfGraph, "lower_bounds", narrowed)
     tally = soundness.tried("hand-written", 1000)
     assert tally.points >= 1000
-    assert set(tally.methods) == {"graph-ibp", "graph-crown", "ibp", "crown", "alpha-crown"}
+    # The stage looks for such points itself, and gives no bounds then.
+    own = set[str]() if share else {"crown", "alpha-crown"}
+    assert set(tally.methods) == {"graph-ibp", "graph-crown", "ibp"} | own
+    assert ("crown" in tally.refusals) == bool(share)
     assert bool(tally.violations) == bool(share)
     assert not tally.contradictions or share
 
@@ -44,7 +47,7 @@ def test_bounds_that_are_too_narrow_are_noticed(
 @pytest.mark.slow
 def test_what_auto_lirpa_cannot_convert_it_bounds_by_the_graph() -> None:
     tally = soundness.tried("vit", 1000)
-    assert "auto_LiRPA" in tally.refusals
+    assert tally.refusals.keys() & {"auto_LiRPA", "float32"}
     assert {"ibp of the graph", "crown of the graph"} < set(tally.methods)
     assert (tally.violations, tally.contradictions) == (0, 0)
 

@@ -25,13 +25,15 @@ class Bounds:
     of tokens are attacked by PGD alone.
 
     IBP (arXiv 1810.12715), forward bounds (arXiv 2002.12920), CROWN-IBP (arXiv 1906.06316), CROWN
-    (arXiv 1811.00866) and alpha-CROWN (arXiv 2011.13824), with sound lines of our own, in float64.
-    alpha-CROWN optimizes the bounds of the margins, and only where CROWN left a property open, no
-    attack found a counterexample and the proof is within reach; its certified accuracy includes
-    CROWN's. It first optimizes the lines of the margins' bounds alone, and where that does not do,
-    all lines: those too that the bounds of the activations' inputs are made of, for the same
-    margins. For that the lines' parameters must fit into four times `memory`; where they do not,
-    the reason of a row says so.
+    (arXiv 1811.00866) and alpha-CROWN (arXiv 2011.13824), with sound lines of our own, in float64:
+    of the network's graph, by this project's engine. auto_LiRPA gives forward bounds and
+    alpha-CROWN of networks whose layers it takes, and a second opinion on CROWN, whose row says how
+    wide our bounds are beside its own. alpha-CROWN optimizes the bounds of the margins, and only
+    where CROWN left a property open, no attack found a counterexample and the proof is within
+    reach; its certified accuracy includes CROWN's. It first optimizes the lines of the margins'
+    bounds alone, and where that does not do, all lines: those too that the bounds of the
+    activations' inputs are made of, for the same margins. For that the lines' parameters must fit
+    into four times `memory`; where they do not, the reason of a row says so.
 
     That a property holds means: for every input of the ball, the real function of the float32
     weights gives the label the greatest logit by more than a bound of what float32 rounding can
@@ -43,23 +45,21 @@ class Bounds:
     fail on a smaller one, so the search finds a proven radius with an unproven one above it, not
     always the greatest that could be proven. What it reports was proven as it stands.
 
-    Of an ONNX file, of a regression whose task has a `tolerance`, and of a network for which there
-    are no others, as where float32 rounding has no useful bound, bounds are our own of the graph,
-    "ibp" and "crown" alone, in L-infinity balls: that a property holds is said of real arithmetic
-    on the float32 weights, and of rounding nothing. A regression's property is that every output
-    stays within the tolerance of its target. Where "crown" is asked for, a network with attention
-    is bounded by zonotopes as well, in the rows of "graph-zonotope" (for transformers: DeepT, PLDI
-    2021), and by lines only where no layer has more than 8192 values.
+    Of an ONNX file, of a regression whose task has a `tolerance`, and of a network whose float32
+    rounding has no useful bound, that a property holds is said of real arithmetic on the float32
+    weights, and of rounding nothing. Rows then name the methods "graph-ibp" and "graph-crown", in
+    L-infinity balls alone. A regression's property is that every output stays within the tolerance
+    of its target. There, where "crown" is asked for, a network with attention is bounded by
+    zonotopes as well, in the rows of "graph-zonotope" (for transformers: DeepT, PLDI 2021), and by
+    lines only where no layer has more than 8192 values.
 
-    Networks are read by torch.export, whatever their classes. Norms, attention, products and
-    overlapping windows are bounded by operators of our own, by IBP and backward, not by forward
-    bounds.
+    Networks are read by torch.export, whatever their classes.
 
     Of a language model the balls are around the embedded tokens, in the embedding's units, and the
     logits are those of the last position. The ball moves `positions` of them, the others are the
-    sample's, as in the literature (arXiv 2002.06622). By bounds of the graph a causal network takes
+    sample's, as in the literature (arXiv 2002.06622). In real arithmetic a causal network takes
     these others as a decoder does, as the keys and values that float32 computes; of any other
-    network, and by auto_LiRPA, the whole network is bounded.
+    network, and where rounding is counted, the whole network is bounded.
 
     Args:
         eps: the radii of the balls.
@@ -83,7 +83,7 @@ class Bounds:
             that whose logits are meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "13"
+    version: ClassVar[str] = "14"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     capabilities: ClassVar[Capabilities] = Capabilities(
         tokens=True, several=True, any_task=True, deployed=True

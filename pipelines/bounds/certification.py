@@ -1,7 +1,8 @@
 """The run of the `bounds` stage on a torch module: at each radius the attacks, then each method's
 proofs, as metrics and within the time limit.
 
-What auto_LiRPA does not take is handed to the bounds of the graph.
+What has no bound of float32's rounding is handed to `graph_certification`, whose bounds are of real
+arithmetic.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import SHARE, Memory, Pace
 from pipelines.bounds.margins import Broken, Points, Samples, first_broken, kept
-from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
+from pipelines.bounds.propagation import Margins, Propagation, proven
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Attacked, Found, Rows
 
@@ -40,14 +41,14 @@ _ROUND = 0.8
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
 _PGD = "pgd"
+_COMPARED = 4  # samples of a radius by which the engines are compared
 _READ = 512  # samples read, and classified, at once
 # Without these there are no bounds at all; the others may fail where these do not.
 _NEEDED = ("ibp", "crown")
 
 
 def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metric], Path | None]:
-    """All metrics, and the counterexamples to show; from the start without patches, if bounds by
-    patches are wrong.
+    """All metrics, and the counterexamples to show.
 
     Raises:
         Unsupported: the network has an operator for which there are no trustworthy bounds, or no
@@ -67,57 +68,49 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
             "the network is an ONNX file of integers, which a step before wrote; smt verifies it"
         )
     refuse_recurrent(network.module, "bounded")
-    # 2. Tokens that cannot be cut off at their embedding, and networks that auto_LiRPA refuses, are
-    # bounded by the graph, whose rows tell the refusal.
+    # 2. Tokens that cannot be cut off at their embedding, and networks whose rounding has no bound,
+    # are bounded in real arithmetic, and rows tell why.
     deadline = time.monotonic() + SHARE * bench.time_limit
-    pace = Pace(deadline)
     try:
         subject, samples = _subject(network, bench, options)
     except Unsupported as refusal:
         if network.vocabulary is None:
             raise
         return _of_graph(network, bench, options, refusal, deadline)
-    # 3. Certify. Patches are quick, but where their bounds exclude a value of the network, all
-    # starts again with matrices.
-    patches = True
-    while True:
-        try:
-            propagation = Propagation(
-                subject,
-                iterations=options.iterations,
-                patches=patches,
-                memory=options.memory * 2**20,
-                all_lines=options.all_lines,
-            )
-        except Unsupported as refusal:
-            return _of_graph(network, bench, options, refusal, deadline)
-        try:
-            certification = Certification(subject, samples, options, propagation, pace, bench.seed)
-            return certification.metrics(), kept(bench, subject.module, certification.broken)
-        except Distrusted:
-            if not propagation.patches:
-                raise
-            patches = False
+    try:
+        propagation = Propagation(
+            subject,
+            iterations=options.iterations,
+            memory=options.memory * 2**20,
+            all_lines=options.all_lines,
+        )
+    except Unsupported as refusal:
+        return _of_graph(network, bench, options, refusal, deadline)
+    # 3. Certify.
+    certification = Certification(
+        subject, samples, options, propagation, Pace(deadline), bench.seed
+    )
+    return certification.metrics(), kept(bench, subject.module, certification.broken)
 
 
 def _of_graph(
     network: Network, bench: Bench, options: Bounds, refusal: Unsupported, deadline: float
 ) -> tuple[list[Metric], Path | None]:
-    """What auto_LiRPA does not manage, by bounds of the graph. Raises Unsupported: what both
+    """Bounds of real arithmetic, where float32's rounding has none. Raises Unsupported: what both
     say.
     """
     try:
         return certify_graph(
-            network, bench, options, f"bounded by its graph instead: {refusal}", deadline
+            network, bench, options, f"bounded in real arithmetic instead: {refusal}", deadline
         )
     except Unsupported as error:
-        raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
+        raise Unsupported(f"{refusal}; nor in real arithmetic: {error}") from error
 
 
 def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:
     """A network of real inputs, and its samples."""
     if network.several:
-        raise Unsupported(f"auto_LiRPA takes one input; {network.name} has several inputs")
+        raise Unsupported(f"takes one input; {network.name} has several inputs")
     test = bench.data.test
     targets = test.targets[: options.samples]
     inputs = torch.cat(
@@ -220,6 +213,8 @@ class Certification:
             if method in self._options.methods:
                 found[method] = self._by(method, properties, points, found.get("crown"))
                 metrics += self._rows.found(properties, found[method], self._propagation.layers)
+            if method == "crown" and method in found:
+                metrics.append(self._compared(eps, properties, found[method]))
         if self._options.radius:
             self._grid[eps] = found[self._options.radius]
         return metrics
@@ -277,6 +272,14 @@ class Certification:
             properties, crown, torch.tensor([point is not None for point in points])
         )
 
+    def _compared(self, eps: float, properties: list[Property], crown: Found) -> Metric:
+        """How the first of CROWN's bounds compare with auto_LiRPA's."""
+        ratio, reason = None, "nothing was bounded in time"
+        if crown.bounds is not None:
+            with self._memory.measured("crown"):
+                ratio, reason = self._propagation.compare(properties[:_COMPARED], crown.bounds)
+        return self._rows.engines(eps, ratio, reason)
+
     def _propagate(self, properties: list[Property], method: str, points: Points) -> Found:
         began = time.monotonic()
         holds, rounded = torch.zeros(2, len(properties), dtype=torch.bool)
@@ -326,8 +329,8 @@ class Certification:
     def _optimize(self, properties: list[Property], crown: Found, violated: torch.Tensor) -> Found:
         began = time.monotonic()
         holds, late = crown.holds.clone(), crown.late.clone()
-        if not self._propagation.optimizes:
-            reason = "CROWN's: alpha-CROWN fails on this network"
+        if self._propagation.second.unoptimized:
+            reason = f"CROWN's: {self._propagation.second.unoptimized}"
             return Found("alpha-crown", holds, late, crown.rounded, crown.seconds, None, reason)
         reason = ""
         if crown.bounds is not None:
@@ -338,7 +341,7 @@ class Certification:
             if parts:
                 holds[todo[:done]] = proven(Margins.joined(parts))
             late[todo[done:]] = True
-            reason = self._propagation.limited if len(todo) else ""
+            reason = self._propagation.second.limited if len(todo) else ""
             if len(todo) and time.monotonic() - began > self._budget:
                 reason = f"stopped after alpha_seconds = {self._options.alpha_seconds}"
             elif self._hurried:
@@ -353,13 +356,14 @@ class Certification:
         self, properties: list[Property], todo: torch.Tensor, bounds: Margins, began: float
     ) -> list[Margins]:
         chosen = [properties[int(index)] for index in todo]
+        at_once = min(self._propagation.batch, self._propagation.second.batch)
         self._hurried = False
 
         def work(some: slice) -> Margins:
             started = time.monotonic()
             # An even share of the time that is left, for the batches of this radius and those
             # ahead.
-            batches = -(-len(chosen[some.start :]) // self._propagation.batch)
+            batches = -(-len(chosen[some.start :]) // at_once)
             share = _ROUND * self._pace.left() / (batches * max(1, 1 + self._ahead))
             left = min(share, self._budget - (time.monotonic() - began))
             found = self._propagation.bounds(
@@ -369,9 +373,7 @@ class Certification:
             return found
 
         with self._memory.measured("alpha-crown"):
-            return self._pace.in_time(
-                "alpha-crown", len(todo), self._propagation.batch, work, budget=self._budget
-            )
+            return self._pace.in_time("alpha-crown", len(todo), at_once, work, budget=self._budget)
 
     def _radius(self, correct: torch.Tensor) -> list[Metric]:
         method, began = self._options.radius, time.monotonic()

@@ -243,33 +243,47 @@ def refuse_values(module: nn.Module) -> None:
             )
 
 
-@torch.no_grad()
-def layer_names(
-    traced: fx.GraphModule, points: torch.Tensor, seen: list[torch.Tensor]
-) -> tuple[str, ...]:
-    """For each of `seen`, the activations' inputs at `points`, the dotted path of the module that
-    gets it.
+Call = tuple[str, torch.Tensor]
+"""The dotted path of a module, and what it was given."""
 
-    A module that is called more than once has a name for each call, but for calls with one input.
-    An activation whose input is not found, as behind one that was merged with it, is "activation 3"
-    by its place.
+
+@torch.no_grad()
+def calls(traced: fx.GraphModule, points: torch.Tensor) -> tuple[list[Call], list[torch.Tensor]]:
+    """What the activations are given at `points` in float64, call by call; and what LayerNorms
+    divide, x - mean.
     """
-    # Run a copy and note what each activation is given: equal inputs tell which one is meant.
     watched = copy.deepcopy(traced).double()
-    calls: list[tuple[str, torch.Tensor]] = []
+    found, divided = list[Call](), list[torch.Tensor]()
     paths = {str(node.target): node.meta.get("path", node.target) for node in traced.graph.nodes}
     for name in activations(watched):
         watched.get_submodule(name).register_forward_pre_hook(
-            lambda _, given, path=paths[name]: calls.append((path, given[0]))
+            lambda _, given, path=paths[name]: found.append((path, given[0]))
         )
+    for layer in watched.modules():
+        if isinstance(layer, nn.LayerNorm):
+            dims = tuple(range(-len(layer.normalized_shape), 0))
+            layer.register_forward_pre_hook(
+                lambda _, given, dims=dims: divided.append(
+                    given[0] - given[0].mean(dims, keepdim=True)
+                )
+            )
     watched(points)
-    names, often = [], dict[str, int]()
-    for place, value in enumerate(seen, start=1):
-        at = next((i for i, (_, given) in enumerate(calls) if same(given, value, _CLOSE)), None)
-        path = f"activation {place}" if at is None else calls.pop(at)[0]
-        often[path] = often.get(path, 0) + 1
-        names.append(path if often[path] == 1 else f"{path} call {often[path]}")
-    return tuple(names)
+    return found, divided
+
+
+def layer_names(found: list[Call]) -> dict[int, str]:
+    """The path of each call's module, by the place of the call.
+
+    A module that is called more than once has a name for each call, but for calls with one input.
+    """
+    names, before = dict[int, str](), dict[str, list[torch.Tensor]]()
+    for place, (path, value) in enumerate(found):
+        earlier = before.setdefault(path, [])
+        if any(same(given, value, _CLOSE) for given in earlier):
+            continue
+        earlier.append(value)
+        names[place] = path if len(earlier) == 1 else f"{path} call {len(earlier)}"
+    return names
 
 
 def same(given: torch.Tensor, value: torch.Tensor, near: float) -> bool:

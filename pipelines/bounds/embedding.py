@@ -12,7 +12,6 @@ from torch import nn
 from evalsuite import Network, Unsupported
 
 _COMPARED = 4  # sequences of tokens
-_LARGEST = 2**24  # weights of the layer that takes the last position's logits
 UNBOUNDED = (-math.inf, math.inf)  # the domain of an embedding's output
 
 
@@ -54,7 +53,7 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
             f"the network computes something else from the output of {name!r} than from its tokens"
         )
     if logits.ndim == 3:
-        rest = nn.Sequential(rest, *_last_position(*logits.shape[1:]))
+        rest = nn.Sequential(rest, _LastPosition())
     return Network(network.name, rest.eval(), tuple(vectors.shape[1:]), network.classes), vectors
 
 
@@ -92,20 +91,3 @@ class _LastPosition(nn.Module):
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         """(batch, classes) of (batch, positions, classes)."""
         return logits[:, -1]
-
-
-def _last_position(positions: int, classes: int) -> list[nn.Module]:
-    """From logits of all positions to the last one's: exact.
-
-    auto_LiRPA 0.3 manages a layer of them flattened, and no slice behind layers that keep the
-    positions; but that layer's weights are of the square of the classes, which of thousands of
-    tokens do not fit into memory.
-    """
-    if positions * classes**2 > _LARGEST:
-        return [_LastPosition()]
-    select = nn.Linear(positions * classes, classes)
-    with torch.no_grad():
-        select.weight.zero_()
-        select.weight[:, -classes:] = torch.eye(classes)
-        select.bias.zero_()
-    return [nn.Flatten(), select]

@@ -1,8 +1,7 @@
-"""What of the properties holds where there are no torch layers, or no classes: by the bounds of the
-graph.
+"""What of the properties holds in real arithmetic, where float32's rounding is not counted.
 
 Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and
-of what auto_LiRPA does not manage. Of tokens, what follows their embedding is bounded.
+of networks whose rounding has no bound. Of tokens, what follows their embedding is bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from netverify.propagation import Propagation
 from opgraph.attention import attention_of
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.attacks import EMBEDDED, INTERVAL, any_of, budget
-from pipelines.bounds.limits import SHARE
+from pipelines.bounds.limits import NARROW, SHARE, WIDE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of
 from pipelines.bounds.rows import Attacked, Found, Rows
 
@@ -37,13 +36,6 @@ _PGD = "pgd"
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
 _ZONOTOPE = "zonotope"  # beside "crown", of networks with attention
-# Lines are carried backward through attention where no layer has more values: elsewhere that takes
-# minutes for a box.
-_NARROW = 2**13
-_WIDE = (
-    "lines are not carried backward through attention where a layer has more than 8192 values: see"
-    " graph-zonotope"
-)
 _OWN = "bounds of the graph, of real arithmetic; their widths are not kept"
 _REFUSED = (
     "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and"
@@ -85,7 +77,7 @@ class _Part:
     def wide(self) -> bool:
         """Whether a network with attention has a layer of too many values for lines."""
         sizes = [node.size for node in self.graph.nodes] if self.graph is not None else [0]
-        return self.attending is not None and max(sizes) > _NARROW
+        return self.attending is not None and max(sizes) > NARROW
 
     @torch.no_grad()
     def wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
@@ -190,12 +182,12 @@ class _Certification:
             if method in self._options.methods:
                 wide = bounded and any(part.wide for part in self._parts)
                 found = (
-                    Found.none(_GRAPH + method, len(properties), _WIDE)
+                    Found.none(_GRAPH + method, len(properties), WIDE)
                     if wide
                     else self._by(method, asked, broken)
                 )
                 metrics += self._rows.found(properties, found)
-                # The row of auto_LiRPA's own method stands, too, and says why it is refused.
+                # The row of the method that counts rounding stands, too, and says the reason.
                 if self._refusal and method in _BACKWARD:
                     metrics += self._rows.found(
                         properties, Found.none(method, len(properties), self._refusal)
@@ -354,17 +346,17 @@ def certify_graph(
     """All metrics, and the counterexamples to show: a counterexample of each radius, where inputs
     are images.
 
-    Rows name the methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and
-    "crown", and only differences between two networks that one engine bounded are the networks'
-    own. Where CROWN is asked for, networks with attention are bounded by zonotopes as well,
-    "graph-zonotope".
+    Rows name the methods "graph-ibp" and "graph-crown": they say less than "ibp" and "crown", which
+    count rounding, and only differences between two networks of which one thing is said are the
+    networks' own. Where CROWN is asked for, networks with attention are bounded by zonotopes as
+    well, "graph-zonotope".
 
     Args:
         network: any whose graph is read.
         bench: its data.
         options: of the stage.
-        refusal: why the other engine did not bound the network, which rows of its methods say; ""
-            for none of those.
+        refusal: why rounding is not counted, which rows of the methods that count it say; "" for
+            none of those.
         deadline: of the monotonic clock; None for the share of the time limit from now on.
 
     Raises:

@@ -13,6 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 Part = TypeVar("Part")
+NARROW = 2**13
+"""Values of a layer: of more, lines are not carried backward through attention, which takes minutes
+for a box, and stable units keep their intervals, whose lines are the same.
+"""
+WIDE = (
+    "lines are not carried backward through attention where a layer has more than 8192 values: see"
+    " graph-zonotope"
+)
 SHARE = 0.8  # of the time limit: what is left of it is for the rest of the job
 
 

@@ -15,6 +15,9 @@ from torch import nn
 from evalsuite import Bench, Property
 from evalsuite.counterexamples import write_counterexamples
 
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+"""Lower and upper bounds of some tensors, each (properties, *shape)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Margins:
@@ -34,7 +37,7 @@ class Margins:
     lower: torch.Tensor
     upper: torch.Tensor
     allowance: torch.Tensor
-    inputs: list[tuple[torch.Tensor, torch.Tensor]]
+    inputs: Pairs
 
     @property
     def unstable(self) -> torch.Tensor:

@@ -1,55 +1,79 @@
-"""Bounds of a network's margins over the regions of properties: guards, batches and outward
-slack.
+"""Bounds of a network's margins over the regions of properties, by this project's engine over the
+network's graph; and what float32 can take from them.
+
+auto_LiRPA (see `adapter`) gives forward bounds and alpha-CROWN of networks that it reads, and a
+second opinion on CROWN.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from evalsuite import Network, Property, Unsupported
-from opgraph.modules import in_modules
+from netverify.graph import Affine, Graph, Product, Shares
+from netverify.onnx_reader import graph_of_typed
+from netverify.propagation import Propagation as OfGraph
+from netverify.rounding import EPS
+from opgraph import operations as typed
+from opgraph.aten import LEFT_OUT
+from opgraph.graph import Graph as TypedGraph
+from opgraph.graph import Node
+from opgraph.modules import written
+from opgraph.reading import read
 from pipelines.bounds import METHODS
-from pipelines.bounds.adapter import Engine, Pairs, plain_windows
-from pipelines.bounds.curved import layer_names, refuse_values
-from pipelines.bounds.margins import Margins, of_margins, proven, rows_of
+from pipelines.bounds.curved import activations, calls, layer_names, refuse_values
+from pipelines.bounds.limits import NARROW, WIDE
+from pipelines.bounds.margins import Margins, Pairs, of_margins, proven, rows_of
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
-from pipelines.bounds.stepping import stepped
+from pipelines.bounds.second import Second
 
-__all__ = ["Distrusted", "Margins", "Propagation", "proven"]
+__all__ = ["Margins", "Propagation", "proven"]
 
 _MEMORY = 2**27
 _LARGEST_BATCH = 100
-# What auto_LiRPA raises for networks that it accepted but can't treat, by experience.
-_FAILURES = (
-    AssertionError,
-    AttributeError,
-    IndexError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+# How often the coefficients of all rows over the widest value are held at once.
+_COPIES = 8
+# How many rows of one value are carried back at a time, at the least, for each input of a batch.
+_ROWS, _BLOCK = 32, 2**21
 # Random points of each region at which bounds are checked, half of them corners of its box.
 _CHECKED = 32
 # Of these each so-manieth is evaluated in float32 too.
 _FEWER = 4
 # A bound of rounding errors, in logits, beyond which boxes are not worth their time.
 _BLURRED = 1e3
-_ALONE = "the margins' lines alone are optimized"
+_GREATEST = 1e300
+_BACKWARD = {"ibp": False, "crown-ibp": False, "crown": True}
+# How near tensors are that are one tensor, by their size; torch's softplus leaves out as much.
+_NEAR = 1e-8
+_DEFECT = ", a defect of evalsuite: report the network"
 
 
-class Distrusted(Unsupported):
-    """Raised where bounds turn out to exclude a value, or can't be computed: matrices may do
-    what patches do not.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the graph has a tensor of the network: `factor` times it is the value, flat.
+
+    Args:
+        value: its number.
+        factor: positive, broadcastable to the tensor; of an activation its hardness.
+        shape: of one sample's tensor.
     """
+
+    value: int
+    factor: torch.Tensor | float
+    shape: tuple[int, ...]
+
+    def interval(self, bounded: OfGraph) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bounds of the tensor, each (batch, *shape)."""
+        low, high = (end.reshape(-1, *self.shape) for end in bounded.intervals[self.value])
+        if isinstance(self.factor, float):
+            return low, high
+        low, high = low / self.factor, high / self.factor
+        return low - 4 * EPS * low.abs(), high + 4 * EPS * high.abs()
 
 
 class Propagation:
@@ -61,23 +85,18 @@ class Propagation:
     Args:
         network: is copied.
         iterations: of alpha-CROWN.
-        patches: whether convolutions may propagate as patches, where that is safe.
         memory: bytes that a batch may take, roughly; one property at a time may take more.
         all_lines: whether alpha-CROWN optimizes the lines that the bounds of the activations'
             inputs are made of too, where the margins' lines alone prove too little.
 
     Attributes:
         batch: how many properties are bounded at once.
-        optimizes: whether alpha-CROWN works on this network.
-        patches: whether convolutions propagate as patches.
-        limited: why alpha-CROWN optimizes the margins' lines alone, where `all_lines` asks for
-            more; else "".
+        second: auto_LiRPA on this network, or why it is not used.
         layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or
-            "activation 3" for the third activation where it is not found.
+            a name for each call with another input.
 
     Raises:
-        Unsupported: an operator without trustworthy bounds, or a conversion that computes something
-            else.
+        Unsupported: an operation without sound bounds, or without a bound of float32's rounding.
         ValueError: an option is out of its range.
     """
 
@@ -86,7 +105,6 @@ class Propagation:
         network: Network,
         *,
         iterations: int = 20,
-        patches: bool = True,
         memory: int = _MEMORY,
         all_lines: bool = True,
     ) -> None:
@@ -96,39 +114,56 @@ class Propagation:
             raise ValueError(f"iterations must be >= 1, got {iterations}")
         refuse_values(network.module)
         # 1. Copies to compare with: as the network runs, and in float64.
-        self._network, self._iterations = network, iterations
+        self._network = network
         self._single = copy.deepcopy(network.module).eval()
         self._reference = copy.deepcopy(self._single).double()
-        # 2. Trace it into layers, and put rules of our own where auto_LiRPA has no sound ones.
-        traced = in_modules(network.module, network.example(2), exact=True)
-        self._module = stepped(traced)
+        # 2. Read it once: its layers, through which rounding is followed, and its graph, which is
+        # bounded.
+        example = network.example(2)
+        whole = read(network.module, example)
+        traced = written(whole, example, exact=True)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
-        # 3. Convert it, by patches where the windows allow that, else by matrices.
-        modes = (
-            (True, False)
-            if patches and plain_windows(self._module, network.input_shape)
-            else (False,)
+        self._graph = graph_of_typed(_without_thresholds(whole), "input", computed=True)
+        self._compare()
+        # 3. Find the activations' inputs, and what norms divide, among the graph's values.
+        points = self._points()
+        called, divided = calls(traced, points)
+        values = self._graph.values(points.flatten(1))
+        hardness = [shape.factor for shape in activations(traced).values()]
+        places = [_place(self._graph, values, tensor, hardness) for _, tensor in called]
+        self._places = [place for place in places if place is not None]
+        if len(self._places) < len(places):
+            number = places.index(None) + 1
+            raise Unsupported(f"the input of activation {number} is no value of the graph")
+        norms = [_place(self._graph, values, tensor, []) for tensor in divided]
+        self._norms = None if None in norms else [place for place in norms if place is not None]
+        # An activation that is called again with the same input has one row.
+        named = layer_names(called)
+        self._rows, self.layers = list(named), tuple(named.values())
+        # 4. How many inputs at a time fit into memory.
+        widest = max(self._graph.inputs, *(node.size for node in self._graph.nodes), 1)
+        self._narrow = widest <= NARROW
+        bent = any(isinstance(node.operation, Product | Shares) for node in self._graph.nodes)
+        if bent and not self._narrow:
+            raise Unsupported(WIDE)
+        rows = 3 * network.classes
+        self.batch = max(
+            1,
+            min(
+                _LARGEST_BATCH,
+                memory // (_COPIES * 8 * rows * widest),
+                _BLOCK // (2 * _ROWS * widest),
+            ),
         )
-        self._engine, self.optimizes, self.patches = self._converted(modes)
-        generator = torch.Generator().manual_seed(0)
-        # 4. Match the converted activations with the traced ones, by their values at random points.
-        points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
-        seen, divided = self._engine.inner_at(points)
-        # The conversion merges evaluations that are equal; then the bounds of activations serve for
-        # nothing.
-        self._ordered, self._normed = self._rounding.in_order(points, seen, divided)
-        self.layers = layer_names(traced, points, seen)
-        # 5. How many inputs at a time fit into memory, for all lines at once fewer.
-        self.batch = self._engine.batch(memory, _LARGEST_BATCH)
-        together = self._engine.batch_of_all_lines(memory, self.batch, network.classes - 1)
-        self._together = together if all_lines and self.optimizes else 0
-        self._unshared: Engine | None = None
-        hidden = all_lines and self.optimizes and len(seen) > 1
-        self.limited = (
-            f"{_ALONE}: those of all lines do not fit into memory"
-            if hidden and not together
-            else ""
+        self.second = Second(
+            network,
+            traced,
+            points,
+            [called[call][1] for call in self._rows],
+            iterations=iterations,
+            memory=memory,
+            all_lines=all_lines,
         )
 
     @torch.no_grad()
@@ -142,8 +177,10 @@ class Propagation:
         try:
             logits = self._reference(points)
         except RuntimeError as error:
+            line = (str(error).splitlines() or [""])[0]
             raise Unsupported(
-                f"the network fails in float64, in which bounds are checked: {_line(error)}"
+                "the network fails in float64, in which bounds are checked:"
+                f" {type(error).__name__} {line}"
             ) from error
         # Boxes without any width: all that is left is rounding.
         errors = self._rounding.errors(points, points)[0]
@@ -154,44 +191,23 @@ class Propagation:
                 " greatest logit"
             )
 
-    def _engine_for(self, patches: bool) -> Engine:
-        return Engine(self._module, self._network.input_shape, self._iterations, patches=patches)
+    def _points(self) -> torch.Tensor:
+        """Some points, near 0 and far from it, the same each time."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (2, *self._network.input_shape)
+        near = torch.rand(shape, generator=generator, dtype=torch.float64)
+        around = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return torch.cat([near, around, 8 * around.flip(0)])
 
-    def _converted(self, modes: tuple[bool, ...]) -> tuple[Engine, bool, bool]:
-        """An engine that works on two small boxes, whether its alpha-CROWN does, and whether it
-        uses patches.
-        """
-        low = torch.stack(
-            [
-                torch.full(self._network.input_shape, each, dtype=torch.float64)
-                for each in (0.1, 0.6)
-            ]
-        )
-        small = Regions(low, low + 0.1, None, torch.full((2,), torch.inf).double())
-        rows = torch.eye(self._network.classes, dtype=torch.float64).expand(2, -1, -1)
-        failure: Exception | None = None
-        # A mode serves if it computes the network's values, and IBP and CROWN run.
-        for patches in modes:
-            try:
-                engine = self._engine_for(patches)
-                self._compare(engine, low)
-                intervals = engine.bound(small, rows, "ibp")[2]
-                inputs = engine.bound(small, rows, "crown", intervals)[2]
-            except _FAILURES as error:
-                failure = error
-                continue
-            # alpha-CROWN is tried apart: where it fails, the other methods still serve.
-            if not engine.optimizes:
-                return engine, False, patches
-            try:
-                engine.optimize(
-                    small, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf
-                )
-            except _FAILURES:
-                # The failed optimizer leaves its state behind.
-                return self._engine_for(patches), False, patches
-            return engine, True, patches
-        raise Unsupported(f"auto_LiRPA does not manage this network: {failure}") from failure
+    @torch.no_grad()
+    def _compare(self) -> None:
+        """Raise Unsupported where the graph computes something else than the network."""
+        points = self._points()
+        ours, theirs = self._graph(points.flatten(1)), self._reference(points).flatten(1)
+        scale = 1 + theirs.abs().amax()
+        alike = ours.shape == theirs.shape and bool(((ours - theirs).abs() <= _NEAR * scale).all())
+        if not (alike and self._rounding.holds(points, theirs)):
+            raise Unsupported("the graph that was read computes another function" + _DEFECT)
 
     def bounds(
         self,
@@ -213,8 +229,8 @@ class Propagation:
 
         Raises:
             ValueError: another method, no properties, or a ball outside of its box.
-            Distrusted: a bound excludes a value of the network, or could not be computed.
-            Unsupported: auto_LiRPA does not manage this network by this method.
+            Unsupported: the network is none that the method works on; or a bound excludes a value
+                of the network, which would be a defect.
         """
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -222,138 +238,138 @@ class Propagation:
             raise ValueError("bounds of no properties")
         until = torch.inf if seconds is None else time.monotonic() + seconds
         parts = []
-        for at in range(0, len(properties), self.batch):
-            some = properties[at : at + self.batch]
+        size = self.batch
+        if method in ("forward", "alpha-crown"):
+            size = min(size, self.second.batch)
+        for at in range(0, len(properties), size):
+            some = properties[at : at + size]
             if method != "alpha-crown":
                 parts.append(self._propagated(some, method))
             else:
-                crown = start[at : at + self.batch] if start else self._propagated(some, "crown")
+                crown = start[at : at + size] if start else self._propagated(some, "crown")
                 parts.append(self._optimized(some, crown, until))
         return Margins.joined(parts)
 
     def _propagated(self, properties: list[Property], method: str) -> Margins:
         regions, rows = Regions.of(properties), rows_of(properties, self._network.classes)
-        lower, upper, inputs = self._by(method, regions, rows)
-        norms = self._engine.norms if self._normed else None
-        # 1. Widen the bounds by what float64 itself may have lost.
-        single, double = self._rounding.errors(
-            regions.lower, regions.upper, inputs if self._ordered else None, norms
-        )
-        slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
-        lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
+        # 1. The rows are the margins first, and then the logits, both of which have lower bounds;
+        # of the logits there are upper bounds too.
+        split = self._network.classes - 1
+        if method == "forward":
+            low, high, inputs = self.second.forward(regions, rows)
+            low, high = self._widened(regions, rows, low, high, inputs)
+            single = self._rounding.errors(regions.lower, regions.upper)[0]
+        else:
+            bounded = self._bounded(regions, backward=_BACKWARD[method])
+            asked = torch.cat([rows, -rows], 1)
+            found = bounded.interval_bounds(asked)
+            if method != "ibp":
+                # fmax: a bound that is not a number says nothing.
+                found = torch.fmax(found, bounded.lower_bounds(asked).value)
+            low, high = found[:, : rows.shape[1]], -found[:, rows.shape[1] :]
+            inner = [place.interval(bounded) for place in self._places]
+            norms = None if self._norms is None else [at.interval(bounded) for at in self._norms]
+            single = self._rounding.errors(regions.lower, regions.upper, inner, norms)[0]
+            inputs = [inner[call] for call in self._rows]
         # 2. Look for values of the network that these bounds, or those of float32's rounding,
         # exclude.
-        self._check(regions, rows, lower, upper)
+        self._check(regions, rows, low, high, single)
         self._check_rounding(regions, single)
-        # The rows are the margins first, and then the logits.
-        split = self._network.classes - 1
         return Margins(
-            lower[:, :split],
-            lower[:, split:],
-            upper[:, split:],
+            low[:, :split],
+            low[:, split:],
+            high[:, split:],
             of_margins(single, properties),
             inputs,
         )
 
-    def _by(
-        self, method: str, regions: Regions, rows: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
-        """The engine's bounds; CROWN's within those of intervals, layer by layer."""
-        if method in ("forward", "crown-ibp"):
-            try:
-                return self._engine.bound(regions, rows, method)
-            except _FAILURES as error:
-                self._engine = self._engine_for(self.patches)
-                raise Unsupported(
-                    f"auto_LiRPA does not manage this network by {method}: {_line(error)}"
-                ) from error
-        with _managed():
-            found = self._engine.bound(regions, rows, "ibp")
-            if method == "ibp":
-                return found
-            crown = self._engine.bound(regions, rows, "crown", found[2])
-        # fmax and fmin: a bound that is not a number says nothing.
-        return torch.fmax(crown[0], found[0]), torch.fmin(crown[1], found[1]), crown[2]
+    def _bounded(self, regions: Regions, *, backward: bool) -> OfGraph:
+        """The graph's bounds over the regions."""
+        return OfGraph(
+            self._graph,
+            regions.lower.flatten(1),
+            regions.upper.flatten(1),
+            backward=backward,
+            within=None if regions.center is None else regions.least_of,
+            everywhere=self._narrow,
+        )
 
     def _optimized(self, properties: list[Property], crown: Margins, until: float) -> Margins:
-        if not self.optimizes:
-            raise Unsupported("auto_LiRPA's alpha-CROWN fails on this network")
         if time.monotonic() >= until or not crown.margins.numel():
             return crown
         regions = Regions.of(properties)
         rows = rows_of(properties, self._network.classes)[:, : self._network.classes - 1]
 
-        def done(margins: torch.Tensor) -> torch.Tensor:
-            return _enough(margins, crown) | (time.monotonic() >= until)
+        def done(margins: torch.Tensor, which: torch.Tensor | slice = slice(None)) -> torch.Tensor:
+            return _enough(margins, crown[which]) | (time.monotonic() >= until)
 
-        # 1. Optimize the lines of the margins' own bounds.
-        with _managed():
-            tensor = self._engine.optimize(regions, rows, crown.inputs, done)
-        # 2. For what is still open optimize all lines, as many inputs at once as memory allows.
-        for some in torch.split(torch.nonzero(~done(tensor)[:, 0])[:, 0], max(1, self._together)):
-            if not self._together or not len(some) or time.monotonic() >= until:
-                break
-            tensor[some] = torch.fmax(
-                tensor[some], self._by_all_lines(properties, rows, crown, tensor, some, until)
-            )
-        # 3. Take off what float64 may have lost, and compare with the network at some points: a
-        # bound that excludes one of its values is not believed.
-        double = self._rounding.errors(
-            regions.lower, regions.upper, crown.inputs if self._ordered else None
-        )[1]
-        tensor = _or_nothing(tensor - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
-        self._check(regions, rows, tensor, torch.full_like(tensor, torch.inf))
-        return replace(crown, margins=torch.maximum(crown.margins, tensor))
+        # 1. Optimize the lines of the margins' own bounds, and for what is still open all lines.
+        found = self.second.optimized(regions, rows, crown, done)
+        # 2. Take off what float64 may have lost, and compare with the network at some points.
+        found = self._widened(regions, rows, found, found, crown.inputs)[0]
+        nothing = torch.full_like(found, torch.inf)
+        self._check(regions, rows, found, nothing, torch.zeros_like(crown.lower))
+        return replace(crown, margins=torch.maximum(crown.margins, found))
 
-    def _by_all_lines(
+    def _widened(
         self,
-        properties: list[Property],
+        regions: Regions,
         rows: torch.Tensor,
-        crown: Margins,
-        found: torch.Tensor,
-        some: torch.Tensor,
-        until: float,
-    ) -> torch.Tensor:
-        """Lower bounds of `some` of the rows; `found` again where auto_LiRPA does not manage
-        them.
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        inputs: Pairs,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """auto_LiRPA's bounds, by what float64 may have lost of them."""
+        inner = inputs if len(inputs) == len(self._places) else None
+        double = self._rounding.errors(regions.lower, regions.upper, inner)[1]
+        slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
+        return _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
+
+    def compare(self, properties: list[Property], crown: Margins) -> tuple[float | None, str]:
+        """The mean width of CROWN's bounds of the logits over that of auto_LiRPA's; None with the
+        reason where it does not take the network.
+
+        Raises:
+            Unsupported: the two exclude each other, so one of them is not sound.
         """
-        chosen, known = crown[some], found[some]
-
-        def done(margins: torch.Tensor) -> torch.Tensor:
-            return _enough(torch.fmax(margins, known), chosen) | (time.monotonic() >= until)
-
-        regions = Regions.of([properties[index] for index in some.tolist()])
+        some = properties[: min(len(crown), self.second.batch)] if not self.second.refusal else []
+        if not some:
+            return None, self.second.refusal or "nothing was bounded in time"
+        regions = Regions.of(some)
+        rows = torch.eye(self._network.classes, dtype=torch.float64).expand(len(some), -1, -1)
         try:
-            if self._unshared is None:
-                # By patches all places of a channel would share their lines.
-                self._unshared = self._engine_for(patches=False) if self.patches else self._engine
-                self._compare(self._unshared, regions.lower)
-            return self._unshared.optimize(regions, rows[some], chosen.inputs, done, all_lines=True)
-        except _FAILURES as error:
-            # The failed optimizer leaves its state behind.
-            self._engine, self._unshared, self._together = self._engine_for(self.patches), None, 0
-            self.limited = f"{_ALONE}: auto_LiRPA does not manage all lines: {_line(error)}"
-            return known
-
-    @torch.no_grad()
-    def _compare(self, engine: Engine, inputs: torch.Tensor) -> None:
-        logits: torch.Tensor = self._reference(inputs)
-        if not torch.allclose(engine.forward(inputs), logits, rtol=1e-9, atol=1e-9):
-            raise Unsupported("auto_LiRPA's conversion of the network computes another function")
+            lower, upper = self.second.crown(regions, rows)
+        except Unsupported as error:
+            return None, str(error)
+        lower, upper = self._widened(regions, rows, lower, upper, crown[: len(some)].inputs)
+        low, high = crown.lower[: len(some)], crown.upper[: len(some)]
+        apart = crown.allowance.amax(1)[: len(some), None] if crown.allowance.numel() else 0.0
+        if bool(((lower > high + apart) | (upper < low - apart)).any()):
+            raise Unsupported("auto_LiRPA's bounds and the graph's exclude each other" + _DEFECT)
+        theirs = (upper - lower).mean().item()
+        if not 0 < theirs < torch.inf:
+            return None, "auto_LiRPA's bounds have no width that ours could be divided by"
+        return (high - low).mean().item() / theirs, ""
 
     @torch.no_grad()
     def _check(
-        self, regions: Regions, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor
+        self,
+        regions: Regions,
+        rows: torch.Tensor,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        single: torch.Tensor,
     ) -> None:
-        """Nothing is believed of a conversion that computes something else, or of bounds that
-        exclude a value.
+        """Nothing is believed of bounds that exclude a value, by more than what float32 is off:
+        torch's softplus leaves out less than that.
         """
         points = regions.points(_shares(regions.lower))
-        self._compare(self._engine, points[0])
         logits = self._reference(points.flatten(0, 1)).reshape(*points.shape[:2], -1)
         values = torch.einsum("bkc,pbc->pbk", rows, logits)
-        if not bool(((lower <= values) & (values <= upper)).all()):
-            raise Distrusted("auto_LiRPA's bounds exclude a value of the network")
+        # Where float32 may overflow, its errors are infinite, and rows may be 0.
+        slack = torch.einsum("bkc,bc->bk", rows.abs(), single.clamp(max=_GREATEST))
+        if not bool(((lower - slack <= values) & (values <= upper + slack)).all()):
+            raise Unsupported("bounds exclude a value of the network" + _DEFECT)
 
     @torch.no_grad()
     def _check_rounding(self, regions: Regions, single: torch.Tensor) -> None:
@@ -368,9 +384,7 @@ class Propagation:
         off = (self._single(given) - self._reference(given.double())).abs()
         bound = single.expand(*inside.shape, -1)[inside]
         if not bool(((off <= bound) | bound.isinf()).all()):
-            raise Unsupported(
-                "float32's rounding is beyond its bound, a defect of evalsuite: report the network"
-            )
+            raise Unsupported("float32's rounding is beyond its bound" + _DEFECT)
 
     @torch.no_grad()
     def contradicted(self, property_: Property, point: torch.Tensor, margins: torch.Tensor) -> bool:
@@ -385,21 +399,51 @@ class Propagation:
         )
 
 
+def _without_thresholds(graph: TypedGraph) -> TypedGraph:
+    """The graph with softplus itself for torch's, which is the identity beyond 20: `Shape.gap`
+    counts what that leaves out among the errors of rounding.
+    """
+    changed = dict[int, Node]()
+    for at, node in enumerate(graph.nodes):
+        curve = node.operation
+        if isinstance(curve, typed.Pointwise) and curve.deviation == LEFT_OUT:
+            changed[at] = replace(node, operation=replace(curve, deviation=0.0))
+    return graph.with_changed(changed)
+
+
+@torch.no_grad()
+def _place(
+    graph: Graph,
+    values: list[torch.Tensor],
+    tensor: torch.Tensor,
+    hardness: list[torch.Tensor | float],
+) -> _Place | None:
+    """The value that is a tensor of the network (points, *shape), or its product with a hardness;
+    None where there is none. Values that curved nodes take come first: their bounds are the
+    tightest.
+    """
+    curved = [
+        source
+        for node in graph.nodes
+        if not isinstance(node.operation, Affine)
+        for source in node.sources
+    ]
+    for value in dict.fromkeys([*curved, *range(len(values))]):
+        if values[value].shape[1] != tensor[0].numel():
+            continue
+        for factor in (1.0, *hardness):
+            wanted = factor * tensor
+            if wanted.shape != tensor.shape:
+                continue
+            apart = (values[value] - wanted.flatten(1)).abs()
+            if bool((apart <= _NEAR * (1 + wanted.abs().amax())).all()):
+                return _Place(value, factor, tuple(tensor.shape[1:]))
+    return None
+
+
 def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:
     """(properties, 1) bool: which are proven by far."""
     return (margins > 2 * bounds.allowance).all(1, keepdim=True)
-
-
-@contextmanager
-def _managed() -> Iterator[None]:
-    try:
-        yield
-    except _FAILURES as error:
-        raise Distrusted(f"auto_LiRPA does not manage this network: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__} {(str(error).splitlines() or [''])[0]}"
 
 
 def _shares(like: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,4 @@
-"""Where inputs lie: boxes and the parts of balls inside them; and what linear functions and first
-layers are there.
+"""Where inputs lie: boxes and the parts of balls inside them; and what linear functions are there.
 
 For a ball of radius r around c and a box [l, u], the least value of a.x is the greatest over t > 0
 of min over the box of a.x + (|x - c|^2 - r^2) / (2 t), attained at x(t) = clip(c - t a, l, u): each
@@ -20,6 +19,8 @@ _STEPS = 8
 # Elements treated at once: temporaries stay in the processor's cache.
 _PART = 2**18
 _UNIT = 2.0**-52
+# Rows are sparse where so many times their greatest number of weights is not beyond their length.
+_SPARSE = 4
 # More than what the length of a row lacks where its squares underflow.
 _FAINT = 2.0**-500
 
@@ -107,6 +108,21 @@ class Regions:
             parts.append(found + (row * middle).sum(2))
         return torch.cat(parts, 1)
 
+    def least_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Lower bounds (properties, k) of rows.x; rows (properties or 1, k, inputs) float64. Rows
+        of few weights, as those of a first convolution, are bounded by these alone.
+        """
+        count = max(1, int((rows != 0).sum(2).amax()))
+        if len(rows) > 1 or _SPARSE * count > rows.shape[2]:
+            return self.least(rows)
+        columns = rows[0].abs().topk(count, dim=1).indices
+        return self.least(rows.gather(2, columns[None]), columns)
+
+    def __getitem__(self, index: torch.Tensor) -> Regions:
+        """The regions of some of the properties."""
+        center = None if self.center is None else self.center[index]
+        return Regions(self.lower[index], self.upper[index], center, self.radius[index])
+
     @staticmethod
     def _inputs(values: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
         """Values flattened to (properties, 1, inputs), or by `columns` (k, n) picked as
@@ -159,63 +175,3 @@ def _step(
             break
         step = torch.where(better, longer, step)
     return step
-
-
-@dataclass(frozen=True, slots=True)
-class FirstLayer:
-    """weight.x + bias, where each row has few weights.
-
-    Args:
-        name: of auto_LiRPA's node.
-        weight: (outputs, n) float64, the weights of a row that are not 0.
-        columns: (outputs, n) int64, the inputs that they are for.
-        bias: (outputs,) float64.
-        inputs: how many there are.
-        shape: of the outputs.
-    """
-
-    name: str
-    weight: torch.Tensor
-    columns: torch.Tensor
-    bias: torch.Tensor
-    inputs: int
-    shape: tuple[int, ...]
-
-    @staticmethod
-    def of(name: str, values: torch.Tensor) -> FirstLayer:
-        """From the values (1 + inputs, *shape) at zero and at each unit vector."""
-        whole = values.flatten(1)
-        weight, bias = (whole[1:] - whole[0]).T.contiguous(), whole[0]
-        count = max(1, int((weight != 0).sum(1).max()))
-        columns = weight.abs().topk(count, dim=1).indices
-        return FirstLayer(
-            name, weight.gather(1, columns), columns, bias, weight.shape[1], tuple(values.shape[1:])
-        )
-
-    def bounds(
-        self, regions: Regions, rows: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return lower and upper bounds of the outputs, (properties, *shape), or, given `rows`
-        (properties, k, outputs), of rows times the outputs, (properties, k).
-        """
-        slack = self._slack(regions)
-        if rows is None:
-            low = regions.least(self.weight[None], self.columns) + self.bias - slack
-            high = self.bias - regions.least(-self.weight[None], self.columns) + slack
-            return low.reshape(-1, *self.shape), high.reshape(-1, *self.shape)
-        dense = torch.zeros(len(self.weight), self.inputs, dtype=torch.float64).scatter(
-            1, self.columns, self.weight
-        )
-        whole, shift = rows @ dense, rows @ self.bias
-        moved = torch.einsum("bkc,bc->bk", rows.abs(), slack)
-        return regions.least(whole) + shift - moved, shift - regions.least(-whole) + moved
-
-    def _slack(self, regions: Regions) -> torch.Tensor:
-        """(properties, outputs): what rounding does to weights that are differences, and to
-        bounds made of them.
-        """
-        reach = torch.maximum(regions.lower.abs(), regions.upper.abs()).flatten(1)
-        # The bias may have absorbed the weight of any input, also of those that seem to have none.
-        absorbed = self.bias.abs() * (2 * reach.sum(1, keepdim=True) + 1)
-        sums = (reach[:, self.columns] * self.weight.abs()).sum(2) + absorbed
-        return (2 * self.inputs + 16) * _UNIT * sums

@@ -20,8 +20,9 @@ from evalsuite import Unsupported
 from lambda_gelu import Activation
 from netverify.relaxations import interval
 from pipelines.bounds import rounding_rules, spread
-from pipelines.bounds.curved import Shape, path_of, same, with_stand_ins
-from pipelines.bounds.spread import TINY, UNIT, Norm, Run, Spread, between
+from pipelines.bounds.curved import Shape, path_of, with_stand_ins
+from pipelines.bounds.margins import Pairs
+from pipelines.bounds.spread import TINY, UNIT, Run, Spread, between
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness
 # and parameters.
@@ -122,40 +123,33 @@ class Rounding:
         self._widest = max([1.0, *[shape[0] / shape[1] for shape in shapes]])
 
     @torch.no_grad()
-    def in_order(
-        self,
-        points: torch.Tensor,
-        inputs: list[torch.Tensor],
-        norms: list[torch.Tensor] | None = None,
-    ) -> tuple[bool, bool]:
-        """Whether `inputs` at `points` are what the activations get, one after another, and `norms`
-        what norms divide.
-
-        Each (batch, *shape), for points (batch, *input_shape).
+    def holds(self, points: torch.Tensor, logits: torch.Tensor) -> bool:
+        """Whether the layers give the float64 logits (points, classes) at the points, up to what
+        float32 may be off.
         """
         run = Run(torch.zeros(len(points), dtype=torch.bool))
-        _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
-        ordered, normed = (
-            len(given) == len(seen)
-            and all(same(*each, 1e-6) for each in zip(given, seen, strict=True))
-            for given, seen in ((inputs, run.seen), (norms or [], run.divided))
+        found = _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
+        if not isinstance(found, Spread):
+            return False
+        center, radius, error = found.parts()
+        return center.shape == logits.shape and bool(
+            ((center - logits).abs() <= radius + error).all()
         )
-        return ordered, normed
 
     @torch.no_grad()
     def errors(
         self,
         lower: torch.Tensor,
         upper: torch.Tensor,
-        inputs: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
-        norms: list[Norm] | None = None,
+        inputs: Pairs | None = None,
+        norms: Pairs | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """How far the logits can be off, in float32 (infinite where it may overflow) and in float64
         bounds of them.
 
         Each (batch, classes), for the boxes' ends (batch, *input_shape); `inputs` are bounds of
-        each activation's input, in the order of their evaluation, and `norms` the same of norms:
-        they make the errors smaller.
+        each activation's input, call by call, and `norms` of what
+        LayerNorms divide: they make the errors smaller.
 
         Raises:
             Unsupported: a function without rule, named.

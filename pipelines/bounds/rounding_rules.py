@@ -38,7 +38,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from evalsuite import Unsupported
-from pipelines.bounds.softmax import softmax_range
+from netverify.graph import Shares
+from netverify.shares import shares_interval
 from pipelines.bounds.spread import (
     TINY,
     UNIT,
@@ -54,6 +55,7 @@ from pipelines.bounds.spread import (
 _BISECTIONS = 60
 _SLACK = 1e-9
 _UNITS = 8
+_ANYWHERE = 1e30
 
 
 def layer_norm(
@@ -74,11 +76,12 @@ def layer_norm(
     dims, count = tuple(range(-len(shape), 0)), math.prod(shape)
     low, high = center - radius - error, center + radius + error
     deviation = (least_variance(low, high, dims) + eps).sqrt()
-    known = x.run.normalised(center - center.mean(dims, keepdim=True))
+    known = x.run.normalised()
     if known is not None:
         # The root is a norm of what is divided, so errors move it by no more than their own.
         moves = 1.01 * error.square().mean(dims, keepdim=True).sqrt()
-        deviation = torch.fmax(deviation, known.least * (1 - _SLACK) - moves)
+        roots = _roots(*known, dims, eps)
+        deviation = torch.fmax(deviation, roots[0] * (1 - _SLACK) - moves)
     magnitude = torch.maximum(low.abs(), high.abs()).amax(dims, keepdim=True)
     # 2. How far the operand's own errors move a normalised value.
     moved = error.square().sum(dims, keepdim=True).sqrt() / deviation
@@ -87,7 +90,7 @@ def layer_norm(
     spread = (high.amax(dims, keepdim=True) - low.amin(dims, keepdim=True)) / deviation
     greatest = spread.clamp(max=float(count) ** 0.5)
     if known is not None:
-        farthest = torch.maximum(known.low.abs(), known.high.abs()) + 2.01 * error.amax(
+        farthest = torch.maximum(known[0].abs(), known[1].abs()) + 2.01 * error.amax(
             dims, keepdim=True
         )
         greatest = torch.fmin(
@@ -112,11 +115,20 @@ def layer_norm(
     )
     ends = torch.maximum(down, -greatest), torch.minimum(up, greatest)
     if known is not None:
-        inner = _quotients(known.low, known.high, known.least, known.most)
+        inner = _quotients(*known, *_roots(*known, dims, eps))
         down, up = (torch.fmin(torch.fmax(each, ends[0]), ends[1]) for each in inner)
         ends = down - _SLACK * (1 + down.abs()), up + _SLACK * (1 + up.abs())
     lower, upper = (factor * end + shift for end in ends)
     return between(torch.minimum(lower, upper), torch.maximum(lower, upper), off, x.run)
+
+
+def _roots(low: Tensor, high: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+    """The range of the root of the mean square, plus eps, of values in [low, high]."""
+    least = torch.maximum(low, -high).clamp(min=0).square()
+    most = torch.maximum(low.abs(), high.abs()).square()
+    return (least.mean(dims, keepdim=True) + eps).sqrt(), (
+        most.mean(dims, keepdim=True) + eps
+    ).sqrt()
 
 
 def _quotients(low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,7 +217,7 @@ def attention(
         )
     times = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     scores = products(query, key.each(lambda part: part.transpose(-1, -2)), _SCALING)
-    scores.run.reached(max(1.0, times) * scores.magnitude())
+    scores.run.reached(max(1.0, abs(times)) * scores.magnitude())
     center, radius, error = scores.parts()
     scaled = Spread.of(times * center, abs(times) * radius, abs(times) * error + TINY, scores.run)
     seen = torch.ones(center.shape[-2:], dtype=torch.bool).tril() if is_causal else None
@@ -216,7 +228,16 @@ def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
     """Softmax over the last dimension, of the entries that are `seen`."""
     center, radius, error = x.parts()
     count = center.shape[-1]
-    least, most = softmax_range(center - radius, center + radius, seen)
+    kept = torch.ones(center.shape[1:], dtype=torch.bool)
+    kept = kept if seen is None else kept & seen
+    # Of what may be anything shares lie between 0 and 1: beyond such numbers their bounds do too.
+    ends = (
+        end.nan_to_num(nan=unknown).clamp(-_ANYWHERE, _ANYWHERE).flatten(1)
+        for end, unknown in ((center - radius, -_ANYWHERE), (center + radius, _ANYWHERE))
+    )
+    least, most = (
+        end.view_as(center) for end in shares_interval(Shares(kept, kept.ndim - 1), *ends)
+    )
     low, high = center - radius - error, center + radius + error
     if seen is not None:
         low, high = low.masked_fill(~seen, torch.inf), high.masked_fill(~seen, -torch.inf)

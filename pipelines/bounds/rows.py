@@ -249,6 +249,13 @@ class Rows:
             ]
         return metrics
 
+    def engines(self, eps: float, ratio: float | None, reason: str) -> Metric:
+        """The widths of CROWN's bounds over auto_LiRPA's, or why there are none to compare with."""
+        setting = self._setting(eps=eps, method="crown")
+        return Metric(
+            "second_engine_width", ratio, "ratio", Direction.NEUTRAL, setting, reason=reason
+        )
+
     def radii(self, radii: Radii, method: str, seconds: float) -> list[Metric]:
         """Certified radii, and what the bisection took after the grid."""
         setting = self._setting(method=method)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,20 +21,6 @@ from torch.nn import functional
 from evalsuite import Unsupported
 
 _GREATEST = torch.finfo(torch.float32).max
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """Bounds of what a LayerNorm divides: x - mean, within [low, high], by a root within [least,
-    most].
-
-    The root's have size 1 along the normalised dimensions.
-    """
-
-    low: torch.Tensor
-    high: torch.Tensor
-    least: torch.Tensor
-    most: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -46,15 +32,11 @@ class Run:
         known: bounds of the activations' inputs that are still to come, in the order of their
             evaluation; or None.
         norms: the same of what is divided in a LayerNorm.
-        seen: the lower ends of the activations' inputs that came.
-        divided: the middles of LayerNorms' arguments that came, less their means.
     """
 
     overflow: torch.Tensor
     known: deque[tuple[torch.Tensor, torch.Tensor]] | None = None
-    norms: deque[Norm] | None = None
-    seen: list[torch.Tensor] = field(default_factory=list)
-    divided: list[torch.Tensor] = field(default_factory=list)
+    norms: deque[tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def reached(self, magnitude: torch.Tensor) -> None:
         """Mark where a magnitude is beyond float32."""
@@ -66,7 +48,6 @@ class Run:
         self, lower: torch.Tensor, upper: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The interval of an activation's input within what is known of it."""
-        self.seen.append(lower)
         if self.known is None:
             return lower, upper
         low, high = self.known.popleft()
@@ -74,9 +55,8 @@ class Run:
             torch.minimum(upper, high), low
         )
 
-    def normalised(self, centered: torch.Tensor) -> Norm | None:
-        """What is known of the next LayerNorm, whose argument has this middle less its mean."""
-        self.divided.append(centered)
+    def normalised(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Bounds of what the next LayerNorm divides, as far as they are known."""
         return self.norms.popleft() if self.norms else None
 
 
@@ -84,6 +64,11 @@ UNIT = 2.0**-24
 # What a product loses by underflow, at the most, also where subnormal numbers are flushed to zero.
 TINY = 2.0**-126
 _NORM_UNITS = 16
+_CHOICES = ("eq", "ge", "gt", "le", "lt", "ne", "where")
+_CURE = (
+    ": a choice by what depends on the input, as PReLU's with a slope for each channel; with slopes"
+    " a it is torch.relu(x) - a * torch.relu(-x)"
+)
 
 
 class Spread(torch.Tensor):
@@ -116,7 +101,8 @@ class Spread(torch.Tensor):
                 return RULES[func](*args, **(kwargs or {}))
             if name in _SIZES or func in _ATTRIBUTES:
                 return func(*args, **(kwargs or {}))
-        raise Unsupported(f"no bound of the rounding of {name}")
+        cure = _CURE if name in _CHOICES else ""
+        raise Unsupported(f"no bound of the rounding of {name}{cure}")
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Center, radius and rounding error, as plain tensors of one shape."""

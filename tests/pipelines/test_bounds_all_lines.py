@@ -18,6 +18,7 @@ from benchmarks.bounds import upstream
 from evalsuite import LambdaGELU, Network, Property
 from pipelines.bounds import Bounds, certification
 from pipelines.bounds import propagation as propagation_module
+from pipelines.bounds.adapter import Engine
 from pipelines.bounds.propagation import Propagation, proven
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, 
     every, last = (Propagation(network, iterations=10, all_lines=each) for each in (True, False))
     crown = last.bounds(properties, "crown")
     before, found = (each.bounds(properties, "alpha-crown", crown) for each in (last, every))
-    assert every.limited == ""
+    assert every.second.limited == ""
     assert (before.margins >= crown.margins).all()
     assert (found.margins >= before.margins).all()
     closed, more = (found.margins - crown.margins).sum(), (found.margins - before.margins).sum()
@@ -86,11 +87,12 @@ def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
         assert lost.max() <= 1e-4
 
 
-def test_more_inputs_than_fit_are_treated_in_turn() -> None:
+def test_more_inputs_than_fit_are_treated_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     network, properties = made("mlp", nn.ReLU), asked("mlp")
     whole, parts = Propagation(network, iterations=12), Propagation(network, iterations=12)
-    parts._together = 2
-    found, again = (each.bounds(properties, "alpha-crown").margins for each in (whole, parts))
+    found = whole.bounds(properties, "alpha-crown").margins
+    monkeypatch.setattr(Engine, "batch_of_all_lines", lambda *_: 2)
+    again = parts.bounds(properties, "alpha-crown").margins
     assert torch.allclose(found, again, atol=1e-3)
 
 
@@ -100,12 +102,14 @@ def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
         Propagation(network, iterations=5, memory=2**10),
         Propagation(network, iterations=5, all_lines=False),
     )
-    assert "do not fit into memory" in small.limited
     found, known = (each.bounds(properties, "alpha-crown").margins for each in (small, last))
+    assert "do not fit into memory" in small.second.limited
     assert torch.allclose(found, known, atol=1e-9)
     one = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
     # there are no lines but the margins'
-    assert Propagation(Network("one", one, (4,), 3)).limited == ""
+    propagation = Propagation(Network("one", one, (4,), 3), iterations=2)
+    propagation.bounds(properties, "alpha-crown")
+    assert propagation.second.limited == ""
 
 
 def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +150,7 @@ def test_a_recipe_can_ask_for_the_margins_lines_alone(
 
 
 def test_chords_have_gradients_by_their_intervals_ends_and_lines_stay_what_they_are() -> None:
-    propagation = Propagation(made("mlp", nn.GELU))
-    node = propagation._engine._activations[0]
+    node = Propagation(made("mlp", nn.GELU)).second._engine()._activations[0]
     ends = torch.tensor([[-1.0], [1.2]], dtype=torch.float64).expand(2, 10).clone()
     points = (torch.zeros(1, 10, dtype=torch.float64),) * 2
     low, high = (end[None].requires_grad_() for end in ends)

@@ -22,8 +22,8 @@ from pipelines.bounds import Bounds, graph_certification
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
-from pipelines.bounds.rounding_rules import least_variance
-from pipelines.bounds.softmax import softmax_lines, softmax_range
+from pipelines.bounds.rounding_rules import least_variance, softmax
+from pipelines.bounds.spread import Run, Spread
 
 MakeNetwork = Callable[..., Network]
 METHODS = ("ibp", "crown-ibp", "crown")  # our own steps go backward alone
@@ -110,49 +110,13 @@ def test_crown_is_tighter_than_intervals_and_close_to_the_truth() -> None:
     assert (crown.upper - crown.lower).max() < 3 * (true.amax(0) - true.amin(0)).max()
 
 
-def boxes(seed: int, count: int, wide: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random boxes of logits (boxes, n), and points (points, boxes, n) in them, half of them
-    corners.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    middle = wide * torch.randn(50, count, generator=generator, dtype=torch.float64)
-    width = wide * torch.rand(50, count, generator=generator, dtype=torch.float64) ** 3
-    share = torch.rand(2000, 50, count, generator=generator, dtype=torch.float64)
-    share[::2] = share[::2].round()
-    return middle - width, middle + width, middle + (2 * share - 1) * width
-
-
-@pytest.mark.parametrize("wide", [1e-9, 0.1, 3.0, 40.0, 1000.0])
-@pytest.mark.parametrize("causal", [False, True])
-def test_ranges_and_lines_of_softmax_hold(wide: float, causal: bool) -> None:
-    for count in (1, 2, 7):
-        lower, upper, points = boxes(count, count, wide)
-        seen = torch.ones(50, count, dtype=torch.bool).tril() if causal else None
-        values = (points if seen is None else points.masked_fill(~seen, -torch.inf)).softmax(-1)
-        least, most = softmax_range(lower, upper, seen)
-        assert ((least <= values) & (values <= most)).all()
-        below, above = softmax_lines(lower, upper, seen)
-        assert (below.value(points) <= values).all()
-        assert (values <= above.value(points)).all()
-
-
-def test_the_range_of_softmax_is_reached() -> None:
-    lower, upper = torch.tensor([0.0, -1.0, 2.0]).double(), torch.tensor([1.0, 3.0, 2.5]).double()
-    least, most = softmax_range(lower, upper)
-    assert least[0].item() == pytest.approx(
-        torch.tensor([0.0, 3.0, 2.5]).double().softmax(0)[0].item(), rel=1e-9
-    )
-    assert most[1].item() == pytest.approx(
-        torch.tensor([0.0, 3.0, 2.0]).double().softmax(0)[1].item(), rel=1e-9
-    )
-
-
-def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
-    wide = torch.tensor([[-torch.inf, 0.0], [torch.nan, 0.0]]).double()
-    below, above = softmax_lines(wide, wide + 1)
-    points = torch.tensor([[-300.0, 0.5]]).double()
-    assert (below.value(points) <= 0).all()
-    assert (above.value(points) >= 1).all()
+def test_shares_of_what_may_be_anything_lie_between_0_and_1() -> None:
+    wide = torch.tensor([[torch.inf, 1.0], [torch.nan, 0.0], [1e200, 0.0]]).double()
+    zero = torch.zeros_like(wide)
+    run = Run(torch.zeros(len(wide), dtype=torch.bool))
+    center, radius, _ = softmax(Spread.of(zero, wide, zero, run)).parts()
+    assert (center - radius <= 1e-9).all()
+    assert (center + radius >= 1 - 1e-9).all()
 
 
 class Masked(nn.Module):
@@ -170,16 +134,16 @@ class Masked(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("named", [{"attn_mask": torch.zeros(2, 2)}, {"scale": -1.0}])
-def test_other_attention_is_refused_by_path(named: dict[str, Any]) -> None:
-    subject = Network("masked", nn.Sequential(Masked(**named)).eval(), (4,), 3)
-    with pytest.raises(Unsupported, match="0_scaled_dot_product_attention with a mask of its own"):
-        Propagation(subject)
+def test_attention_with_a_mask_of_its_own_is_refused_by_path() -> None:
+    module = nn.Sequential(Masked(attn_mask=torch.zeros(2, 2))).eval()
+    with pytest.raises(Unsupported, match="0_scaled_dot_product_attention: no bound of the round"):
+        Propagation(Network("masked", module, (4,), 3))
 
 
-def test_a_query_that_is_its_own_key_is_bounded_soundly() -> None:
+@pytest.mark.parametrize("scale", [2.0, -3.0])
+def test_a_query_that_is_its_own_key_is_bounded_soundly(scale: float) -> None:
     torch.manual_seed(0)
-    assert_sound(Network("same", nn.Sequential(Masked(scale=2.0)).eval(), (4,), 3), 0.3, 2000)
+    assert_sound(Network("same", nn.Sequential(Masked(scale=scale)).eval(), (4,), 3), 0.3, 2000)
 
 
 def test_the_rounding_of_attention_covers_float32() -> None:
@@ -220,7 +184,7 @@ def test_the_stage_bounds_attention_by_zonotopes_and_by_lines_where_it_is_narrow
         "graph-zonotope": 1.0,
         "graph-crown": 1.0,
     }
-    monkeypatch.setattr(graph_certification, "_NARROW", 1)
+    monkeypatch.setattr(graph_certification, "NARROW", 1)
     found = certified()
     assert found["graph-zonotope"].value == 1.0
     assert found["graph-crown"].value is None

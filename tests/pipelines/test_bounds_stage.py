@@ -113,6 +113,16 @@ def value(metrics: list[Metric], name: str, **setting: str | float) -> float:
     return found
 
 
+def test_the_second_opinion_is_a_row_of_each_radius(reported: Reported) -> None:
+    _, _, stage, metrics = reported
+    for eps in stage.eps:
+        found = row(metrics, "second_engine_width", eps=eps, method="crown", **NORMED[stage.norm])
+        assert found.reason == ""
+        # auto_LiRPA bounds the first layer over the box around a Euclidean ball.
+        least = 0.98 if stage.norm == "linf" else 0.3
+        assert least < (found.value or 0.0) < 1.02
+
+
 def test_a_sample_without_a_target_is_refused(network: MakeNetwork, bench: MakeBench) -> None:
     there = bench("digits-mlp").data.test
     targets = there.targets.clone()

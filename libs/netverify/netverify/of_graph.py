@@ -32,9 +32,11 @@ from opgraph.patterns import ALL_MASKED, recognised, with_norms
 _MATRIX = 2**24
 
 
-def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], Tensor]:
+def nodes_of(
+    graph: TypedGraph, check: Callable[[], None], *, computed: bool = False
+) -> tuple[list[Node], Tensor]:
     """The nodes for one sample, and the output. `check` is called often; what it raises ends the
-    writing.
+    writing. `computed`: see `graph_of_typed`.
 
     Raises:
         Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by
@@ -48,11 +50,11 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
         "they grow with the square of the positions, and with the blocks; take fewer of either",
     )
     try:
-        return Writer(recognised(graph), _RULES, check).run()
+        return Writer(recognised(graph), _RULES, check, computed=computed).run()
     except Unsupported:
         # A formula of rounded numbers is no known activation, and may be bounded as it is written.
         try:
-            return Writer(with_norms(graph), _RULES, check).run()
+            return Writer(with_norms(graph), _RULES, check, computed=computed).run()
         except Unsupported:
             pass
         raise

@@ -71,14 +71,28 @@ def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lam
         raise Unsupported(f"{where}: {error}") from error
 
 
-def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lambda: None) -> Graph:
+def graph_of_typed(
+    typed: TypedGraph,
+    name: str,
+    check: Callable[[], None] = lambda: None,
+    *,
+    computed: bool = False,
+) -> Graph:
     """The graph, in operations that have bounds, of a typed graph with one real input, which an
     ONNX file calls `name`.
+
+    Args:
+        typed: the graph.
+        name: of its input.
+        check: called often; what it raises ends the writing.
+        computed: whether an activation's hardness may be a number that was computed in float64, as
+            of parameters. Bounds count how far its last digits are off; float32's are others, so
+            whoever asks for this has to bound the rounding himself.
 
     Raises:
         Unsupported: an operation has no sound bounds here; by the node's name.
     """
-    nodes, output = nodes_of(typed, check)
+    nodes, output = nodes_of(typed, check, computed=computed)
     # Leave out the nodes that the output does not depend on.
     used = {0, output.value}
     for value in range(len(nodes), 0, -1):

@@ -36,6 +36,10 @@ from netverify.shares import shares_interval
 from opgraph.errors import Unsupported
 
 Interval = tuple[torch.Tensor, torch.Tensor]
+Within = Callable[[torch.Tensor], torch.Tensor]
+"""Lower bounds (batch, rows) of rows (batch or 1, rows, inputs) times the input in regions inside
+the boxes, as of balls.
+"""
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
 _BLOCK = 2**21
 _GREATEST = 2.0**126  # of float32, with room for rounding
@@ -97,6 +101,10 @@ class Propagation:
         upper: of the same shape, >= lower.
         backward: whether intervals before activations are met with backward bounds; else intervals
             alone.
+        within: of regions inside the boxes, what they make of rows over the input; None for the
+            boxes themselves. Float64's rounding of the sums is taken off here.
+        everywhere: whether intervals of stable units are met with backward bounds too, which no
+            line needs, and whoever looks at the intervals may.
         check: called often; what it raises ends the computation. For deadlines.
 
     Raises:
@@ -112,6 +120,8 @@ class Propagation:
         upper: torch.Tensor,
         *,
         backward: bool = True,
+        within: Within | None = None,
+        everywhere: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         if not bool((lower.isfinite() & upper.isfinite()).all()):
@@ -119,6 +129,7 @@ class Propagation:
         if not bool((lower <= upper).all()):
             raise ValueError("a box is reversed: lower > upper")
         self._graph, self._check = graph, check
+        self._within, self._everywhere = within, everywhere
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
         self._rounded: list[torch.Tensor | None] = [None]
@@ -130,17 +141,24 @@ class Propagation:
         # activations.
         self._nearer: dict[int, torch.Tensor] = {}
         sharpened = {0}
-        for node in graph.nodes:
+        # Values that are affine maps of the input: in a region inside the box rows know more of
+        # them than intervals do.
+        straight = {0} if within is not None else set[int]()
+        for at, node in enumerate(graph.nodes, 1):
             operation = node.operation
             # 1. Before a node that is not affine, sharpen the intervals that its lines are made of.
             # Of a difference that is what its operands differ by: they were sharpened for their own
             # nodes.
             asked = node.sources[:1] if isinstance(operation, flat.Difference) else node.sources
             known = isinstance(operation, flat.Affine | flat.Shares)
-            for source in () if not backward or known else asked:
+            for source in () if known else asked:
+                if not backward and source not in straight:
+                    continue
                 if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
+            if isinstance(operation, flat.Affine) and straight.issuperset(node.sources):
+                straight.add(at)
             # 2. Then find the node's own interval and lines.
             self._enter(node)
             check()
@@ -285,7 +303,8 @@ class Propagation:
                 self._graph.nodes[value - 1].sources,
             )
             maps = operation.maps if isinstance(operation, flat.Affine) else ()
-            scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
+            free = sources == (0,) and self._within is None
+            scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or free)
             if not scaled and not isinstance(operation, flat.Pointwise | flat.Rounded):
                 return False
             (value,) = sources
@@ -297,7 +316,8 @@ class Propagation:
         operation = user.operation
         # 1. Choose the entries whose lines would change: of ReLUs those that may be on or off, of
         # differences those that are no known multiple, else all that are no single number.
-        if isinstance(operation, flat.Pointwise) and is_piecewise_linear(operation.traits):
+        piecewise = isinstance(operation, flat.Pointwise) and is_piecewise_linear(operation.traits)
+        if piecewise and not self._everywhere:
             wanted = ((low < 0) & (high > 0)).any(0)
         elif isinstance(operation, flat.Difference):
             wanted = self._bent(user, operation).any(0)
@@ -399,6 +419,32 @@ class Propagation:
         )
         found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
         return LowerBounds(found, asked.expand(len(found), -1, -1), lost), met
+
+    @torch.no_grad()
+    def interval_bounds(self, rows: torch.Tensor) -> torch.Tensor:
+        """Lower bounds of rows (rows, units), or (batch, rows, units), times the output, (batch,
+        rows), by intervals alone: rows are carried back through the affine nodes at the end, and no
+        further.
+        """
+        pending = {self._graph.output: rows if rows.ndim == 3 else rows[None]}
+        total = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
+        largest, additions = total, 1
+        for at in range(self._graph.output, 0, -1):
+            node = self._graph.nodes[at - 1]
+            asked = pending.get(at)
+            if asked is None or not isinstance(node.operation, flat.Affine):
+                continue
+            del pending[at]
+            pulled, constant = self._back(at, node, asked, related=False)
+            for source, coefficients in pulled:
+                constant = constant + self._collect(pending, source, coefficients)
+            total = total + constant
+            largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
+        # What is left are values of other nodes, each within its interval, and the input.
+        for value, asked in pending.items():
+            total = self._ended(value, asked, total, largest, additions)
+            largest, additions = torch.maximum(largest, total.abs()), additions + 1
+        return total.expand(len(self.intervals[0][0]), -1)
 
     @torch.no_grad()
     def reach(self, row: torch.Tensor) -> torch.Tensor:
@@ -554,6 +600,10 @@ class Propagation:
         least = (
             _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
         )
+        if value == 0 and self._within is not None:
+            # What rows reach in the region, which lies inside the box.
+            inner = self._within(asked) - 8 * _dot(asked.abs(), slack) - TINY
+            least = torch.fmax(least, inner)
         found = total + least
         found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
         return torch.where(found.isnan(), -torch.inf, found)

@@ -56,15 +56,21 @@ class Writer(Arithmetic[Tensor]):
     """Writes operation after operation; those that compute by `rules`, of the writer, the operation
     and what is given.
 
-    `check` is called before each; what it raises ends the writing.
+    `check` is called before each; what it raises ends the writing. `computed` allows hardnesses
+    that were computed in float64.
     """
 
     bounds = "sound bounds"
 
     def __init__(
-        self, graph: TypedGraph, rules: dict[type, Rule], check: Callable[[], None]
+        self,
+        graph: TypedGraph,
+        rules: dict[type, Rule],
+        check: Callable[[], None],
+        *,
+        computed: bool = False,
     ) -> None:
-        self.graph, self.nodes = graph, list[Node]()
+        self.graph, self.nodes, self._computed_too = graph, list[Node](), computed
         self._rules, self._check = rules, check
         self.found: list[Known | Padded] = []
         self._name = self._where = ""
@@ -117,7 +123,8 @@ class Writer(Arithmetic[Tensor]):
 
     def _written(self, node: TypedNode) -> Known | Padded:
         operation: Any = node.operation
-        if why := inexact(operation):
+        allowed = self._computed_too and isinstance(operation, typed.Pointwise)
+        if not allowed and (why := inexact(operation)):
             self.refuse(why)
         if isinstance(operation, typed.Input):
             return Tensor(0, at(node.shape, 1))

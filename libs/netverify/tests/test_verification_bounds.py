@@ -318,3 +318,55 @@ def test_the_check_ends_a_propagation() -> None:
     zero = torch.zeros(1, 2, dtype=torch.float64)
     with pytest.raises(TimeoutError):
         Propagation(graph, zero, zero, check=stop)
+
+
+def test_rows_over_a_ball_are_bounded_by_its_norm() -> None:
+    # y = |a| + |b| as relu(a) + relu(-a) + ...; z = 3 a + 4 b in the ball of radius 1 is at most 5.
+    def within(rows: torch.Tensor) -> torch.Tensor:
+        return -rows.norm(dim=2).expand(1, -1)
+
+    graph = graph_from(
+        2,
+        affine(0, dense([3.0, 4.0]), [0.0]),
+        (Pointwise(RELU), (1,)),
+        affine(2, dense([1.0], [-1.0]), [0.0, 0.0]),
+    )
+    ends = box((-1.0, 1.0), (-1.0, 1.0))
+    eye = torch.eye(2, dtype=torch.float64)
+    for backward in (False, True):
+        boxed = Propagation(graph, *ends, backward=backward)
+        balled = Propagation(graph, *ends, backward=backward, within=within)
+        # The least of -relu(z) is -7 in the box, -5 in the ball.
+        assert boxed.interval_bounds(eye)[0].tolist() == pytest.approx([0.0, -7.0], abs=1e-9)
+        assert balled.interval_bounds(eye)[0].tolist() == pytest.approx([0.0, -5.0], abs=1e-9)
+        assert balled.lower_bounds(eye).value[0, 1].item() == pytest.approx(-5.0, abs=1e-9)
+
+
+def test_rows_by_intervals_go_back_through_the_last_affine_nodes_alone() -> None:
+    # relu(a) - relu(a) = 0 is seen behind the last ReLU: by intervals of the sums it is not.
+    graph = graph_from(
+        1,
+        (Pointwise(RELU), (0,)),
+        affine(1, dense([1.0], [2.0]), [0.0, 0.0]),
+        affine(2, dense([2.0, -1.0], [1.0, 1.0]), [0.5, 0.0]),
+    )
+    propagation = Propagation(graph, *box((-1.0, 2.0)), backward=False)
+    eye = torch.eye(2, dtype=torch.float64)
+    assert propagation.outputs[0][0].tolist() == pytest.approx([-3.5, 0.0], abs=1e-9)
+    assert propagation.interval_bounds(eye)[0].tolist() == pytest.approx([0.5, 0.0], abs=1e-9)
+    assert propagation.interval_bounds(-eye)[0].tolist() == pytest.approx([-0.5, -6.0], abs=1e-9)
+
+
+def test_stable_units_are_sharpened_where_they_are_looked_at() -> None:
+    # b = relu(a) - a + 3 is 3 where a > 0; by intervals it lies in [1, 5].
+    graph = graph_from(
+        1,
+        affine(0, dense([1.0]), [0.0]),
+        (Pointwise(RELU), (1,)),
+        (Affine((Same(), Same(-1)), torch.tensor([3.0], dtype=torch.float64)), (2, 1)),
+        (Pointwise(RELU), (3,)),
+    )
+    ends = box((0.5, 2.5))
+    plain, every = (Propagation(graph, *ends, everywhere=each) for each in (False, True))
+    assert plain.intervals[3][1].item() == pytest.approx(5.0, abs=1e-9)
+    assert every.intervals[3][1].item() == pytest.approx(3.0, abs=1e-9)
