@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from brevitas.export import export_onnx_qcdq
 from brevitas.export import export_qonnx as export_by_brevitas
 from brevitas.nn import QuantLinear
+from brevitas.quant_tensor.base_quant_tensor import TOLERANCE
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from torch import fx, nn
@@ -308,17 +310,34 @@ def _write(
     opset: int,
 ) -> None:
     """One of Brevitas' exports; `taken` are the inputs by their names in the file."""
-    export(
-        quantized,
-        tuple(taken.values()),
-        export_path=str(path),
-        dynamo=False,  # torch's newer exporter cannot write quantized biases
-        opset_version=opset,
-        keep_initializers_as_inputs=False,  # a constant that is an input too is never folded
-        input_names=list(taken),
-        output_names=["logits"],
-        dynamic_axes={name: {0: "batch"} for name in (*taken, "logits")},
-    )
+    with _biases_of_millions_of_steps():
+        export(
+            quantized,
+            tuple(taken.values()),
+            export_path=str(path),
+            dynamo=False,  # torch's newer exporter cannot write quantized biases
+            opset_version=opset,
+            keep_initializers_as_inputs=False,  # a constant that is an input too is never folded
+            input_names=list(taken),
+            output_names=["logits"],
+            dynamic_axes={name: {0: "batch"} for name in (*taken, "logits")},
+        )
+
+
+@contextmanager
+def _biases_of_millions_of_steps() -> Iterator[None]:
+    """Let Brevitas write a bias that is many millions of its steps, as of a layer whose inputs are
+    small.
+
+    Its quotient by the scale is an integer to within one step in float32, which is less than a
+    millionth of the bias; Brevitas takes it for no integer, and ends with "QuantTensor not valid".
+    """
+    known = TOLERANCE[torch.float32]
+    TOLERANCE[torch.float32] = 1.0
+    try:
+        yield
+    finally:
+        TOLERANCE[torch.float32] = known
 
 
 def _flatten_positions(quantized: fx.GraphModule) -> None:

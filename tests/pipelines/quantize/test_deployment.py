@@ -529,3 +529,18 @@ def test_a_clip_of_a_constant_that_binds_stays(
     qcdq.drop_idle_clips(model)
     assert sum(node.op_type == "Clip" for node in model.graph.node) == left
     onnx.checker.check_model(model)
+
+
+def test_a_bias_of_millions_of_steps_is_written(tmp_path: Path) -> None:
+    """Inputs of a layer that are hundreds of times smaller than its bias."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 32)
+    small = 3e-3 * INPUTS.flatten(1)
+    network = place(trace(nn.Sequential(layer, nn.ReLU()), (64,)), Scheme(Bits(8, 8)))
+    calibrate(network, small)
+    export_qcdq(network, (64,), tmp_path / "q.onnx")
+    arrays = map(numpy_helper.to_array, onnx.load(tmp_path / "q.onnx").graph.initializer)
+    steps = [array for array in arrays if (array.dtype, array.size) == (np.int32, 32)]
+    assert max(np.abs(array).max() for array in steps) > 2**22
+    outputs = run_onnx(open_onnx(tmp_path / "q.onnx"), small)
+    assert torch.allclose(outputs, network(small), rtol=1e-5, atol=0.0)
