@@ -8,18 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from evalsuite.own.budget import budget_of
 from evalsuite.own.examining import examine
 from evalsuite.own.floors import doubts_of
-from evalsuite.own.own import Own
+from evalsuite.own.options import own_of
 from evalsuite.own.recipes import Asked
-from evalsuite.plugins import did_you_mean
-from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
-from evalsuite.recipe_files import declared_options
+from evalsuite.recipe import TRAIN, Recipe
 from evalsuite.results import parse_setting, read_results
 from evalsuite.run.record import keep_doubts
 from opgraph.errors import OwnError
@@ -38,73 +32,6 @@ _BEGUN = {
 }
 
 
-def options_of(
-    model: str,
-    data: str | dict[str, Any],
-    task: str,
-    weights: str,
-    start: str,
-    settings: Sequence[str],
-) -> dict[str, Any]:
-    """The options of the workload `own` that the command line gives: those of @evalsuite.workload,
-    then its own. Raises OwnError: an option is unknown, or something that is needed is missing.
-    """
-    # 1. What is declared beside the model, then what the command line gives, then single
-    # settings: the later wins.
-    given = {"data": data, "task": task, "start": start}
-    given = {name: value for name, value in given.items() if value}
-    options = {**declared_options(model, given), **given}
-    named = options.setdefault("model", model)
-    if weights:
-        options["model"] = {
-            **({"path": named} if isinstance(named, str) else named),
-            "weights": weights,
-        }
-    for setting in settings:
-        _set(options, setting)
-    # 2. What must be there; a model that has weights is trained already.
-    if "data" not in options:
-        raise OwnError("--data is missing: a file, a folder, or my.py:make_data")
-    if "start" not in options:
-        model_given = options["model"]
-        loaded = isinstance(model_given, dict) and model_given.get("weights")
-        ready = str(model).startswith(("hf:", "timm:")) or str(model).endswith(".onnx")
-        options["start"] = "trained" if loaded or ready else "scratch"
-    return options
-
-
-def _set(options: dict[str, Any], setting: str) -> None:
-    name, equals, text = setting.partition("=")
-    if not equals:
-        raise OwnError(f"--set {setting!r}: write OPTION=VALUE, as epochs=5 or data.target=price")
-    # 1. The option, and its value as YAML would read it.
-    first, *rest = name.split(".")
-    known = option_names(Own)
-    if first not in known:
-        raise OwnError(f"--set {first}: `own` has no such option{did_you_mean(first, known)}")
-    try:
-        value = YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise OwnError(
-            f"--set {setting}: the value is no YAML; put texts with signs into quotes"
-        ) from error
-    # 2. Where it goes: the option itself, or a place inside, as data.target; an option that was a
-    # text becomes the mapping that the text stands for.
-    if not rest:
-        options[first] = value
-        return
-    inner = options.get(first, {})
-    alone = "use" if first == "task" else "path"  # what a text stands for
-    place = options[first] = {alone: inner} if isinstance(inner, str) else dict(inner)
-    if len(rest) > 1 and not isinstance(place.setdefault(rest[0], {}), dict):
-        raise OwnError(
-            f"--set {setting}: {first}.{rest[0]} is no mapping; write {first}.{rest[0]}=VALUE"
-        )
-    for each in rest[:-1]:
-        place = place.setdefault(each, {})
-    place[rest[-1]] = value
-
-
 def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> Asked:
     """The assessment of a model with these options, after a look at model and data; with `search`,
     of a model that is trained or fine-tuned with the budget that a search finds. Raises OwnError:
@@ -116,17 +43,17 @@ def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> 
     # Of the model's name: net of my.py:net, my-bert of hf:./my-bert.
     last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", last).strip("-.") or "own"
-    asked = Asked(name, dict(options), found, **how)
+    asked = Asked(name, dict(options), found, own, **how)
     if asked.against:
         try:
             examine(own_of({**options, "model": asked.against}))
         except OwnError as error:
             raise OwnError(f"--against {asked.against}: {error}") from error
     trained = own.start != "trained" and not own.is_onnx
-    return _budgeted(asked, own, search=search) if trained else asked
+    return _budgeted(asked, search=search) if trained else asked
 
 
-def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
+def _budgeted(asked: Asked, *, search: bool) -> Asked:
     """The assessment with the epochs and the learning rate that a search finds, or as given;
     without a search, as in `check`, it only says how they would be found.
     """
@@ -142,29 +69,12 @@ def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
         )
     # What the user gave is tested, and what is missing is searched.
     rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
+    own = asked.brought
     budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
     options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
     begun = _BEGUN[own.start]
     examined = asked.examined.told("start", f"each variant is {begun}, {budget.words}")
     return replace(asked, own=options, examined=examined, budget=budget)
-
-
-def own_of(options: Mapping[str, Any]) -> Own:
-    """The workload with these options, as a recipe would make it. Raises OwnError: an option is
-    unknown, or its value is refused.
-    """
-    known = option_names(Own)
-    for name in options:
-        if name not in known:
-            raise OwnError(f"`own` has no option {name!r}{did_you_mean(name, known)}")
-    try:
-        made: Own = construct(Own, options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        parts = [part for part in first["loc"] if part not in ("str", "dict[str,any]")]
-        where = ".".join("data" if part == "source" else str(part) for part in parts)
-        raise OwnError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
-    return made
 
 
 def kept_recipe(asked: Asked, folder: Path) -> Recipe:
@@ -196,8 +106,8 @@ def keep_picture(asked: Asked, folder: Path) -> None:
     """Draw three training samples into the run's folder, where they are images."""
     from evalsuite.own.preview import draw_samples
 
-    own = own_of(asked.own)
-    draw_samples(own, own.data(), folder / PICTURE)
+    own = asked.brought
+    draw_samples(own.data_choice, own.data(), folder / PICTURE)
 
 
 def report_of(folder: Path) -> Iterator[str]:
@@ -216,9 +126,9 @@ def report_of(folder: Path) -> Iterator[str]:
     yield f"Report: {page}"
 
 
-def warnings_of(asked: Asked) -> list[str]:
+def warnings_of(lines: Sequence[tuple[str, str]]) -> list[str]:
     """A line for each warning of the look at model and data."""
-    return [f"Warning: {finding}" for what, finding in asked.examined.lines if what == "warning"]
+    return [f"Warning: {finding}" for what, finding in lines if what == "warning"]
 
 
 def doubted(asked: Asked, folder: Path) -> list[str]:
@@ -312,7 +222,7 @@ def goals_met(goals: Goals, asked: Asked, folder: Path) -> Iterator[str]:
     from evalsuite.networks import load_network
     from evalsuite.own.goals import goal_lines
 
-    own = own_of(asked.own)
+    own = asked.brought
     data, network = own.data(), None
     kept = folder / "artefacts" / asked.name / asked.examined.activation / "0" / TRAIN / "network"
     if asked.examined.activation and kept.is_dir():

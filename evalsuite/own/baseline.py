@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import IGNORED, Data
-from evalsuite.own.data.parts import CUT
+from evalsuite.data.parts import CUT
 from evalsuite.own.outputs import OneOutput, each_output, heads_of
 from evalsuite.tasks import Classification, MultiLabel, Segmentation
 

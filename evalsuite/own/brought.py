@@ -18,16 +18,17 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 
 from evalsuite.contract import Data, Task
+from evalsuite.data.classes import Naming
+from evalsuite.data.fingerprint import fingerprint
+from evalsuite.data.parts import PARTS
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import USUAL_LENGTH, Source, source_of
 from evalsuite.own.asked_model import Model
-from evalsuite.own.data.classes import Naming
-from evalsuite.own.data.fingerprint import fingerprint
-from evalsuite.own.data.parts import PARTS
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import USUAL_LENGTH, Source, source_of
 from evalsuite.own.hugging_face import class_names, names_by_number, place_of, positions_of
-from evalsuite.own.tasks import TaskChoice, shaped, task_of
+from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.sources import default_folder
 from evalsuite.tasks import Classification, Embedding, Heads, MultiLabel, TokenClassification
+from evalsuite.tasks.amended import shaped
 from evalsuite.workloads.options import Budget
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, leaves, mapped
@@ -308,15 +309,27 @@ def _data(own: Brought) -> Data:
         return original[0](inputs)  # type: ignore[no-any-return]
 
     digest = own.fingerprint()
-    source, notes = _of_length(own)
+    source, notes = _of_length(own.data_choice, own.model_choice, _inner(task))
     with torch.random.fork_rng(devices=[]):
         originals = Originals(_told_apart(own, digest), outputs_of)
         data = read_data(
-            source, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
+            source,
+            task,
+            tokenizer=tokenizer,
+            targets_of=originals,
+            naming=_naming(
+                own.data_choice.labels, own.model_choice, task, kept=own.start == "trained"
+            ),
         )
         originals.keep()
         data = replace(data, fingerprint=digest, notes=(*data.notes, *notes))
-        return _with_outputs(own, data) if isinstance(_inner(task), Heads) else data
+        if not isinstance(_inner(task), Heads):
+            return data
+        if own.is_onnx:
+            cure = "choose one by `output`, and its task"
+            said = f"{own.model_choice.path}: an ONNX file is measured by one output"
+            raise OwnError(f"{said}: {cure}")
+        return _with_outputs(data, own.given(data.train.first(2)))
 
 
 def _inner(task: Task) -> Task:
@@ -325,50 +338,44 @@ def _inner(task: Task) -> Task:
     return inner
 
 
-def _with_outputs(own: Brought, data: Data) -> Data:
+def _with_outputs(data: Data, module: nn.Module) -> Data:
     """The data of several outputs, whose task knows their shapes from a run of the model."""
     from evalsuite.own.adapter import output_shapes
 
-    if own.is_onnx:
-        cure = "choose one by `output`, and its task"
-        raise OwnError(f"{own.model_choice.path}: an ONNX file is measured by one output: {cure}")
-    example = data.train.first(2)
-    shapes = output_shapes(own.given(example), example)
+    shapes = output_shapes(module, data.train.first(2))
     task = shaped(data.task, outputs=shapes)
     parts = {name: replace(getattr(data, name), task=task) for name in PARTS}
     return replace(data, classes=sum(math.prod(shape) for shape in shapes), **parts)
 
 
-def _of_length(own: Brought) -> tuple[Source, tuple[tuple[str, str], ...]]:
+def _of_length(
+    source: Source, model: Model, heads: Task
+) -> tuple[Source, tuple[tuple[str, str], ...]]:
     """The data with samples no longer than the model has positions, where no length is given; and
     what to say of it.
     """
-    source, heads = own.data_choice, _inner(own.task_chosen())
     if isinstance(heads, Heads) and not source.target:
         source = replace(source, target=heads.names)
-    positions = positions_of(own.model_choice) if own.model_choice.path.startswith("hf:") else None
+    positions = positions_of(model) if model.path.startswith("hf:") else None
     if source.length or positions is None or positions >= USUAL_LENGTH:
         return source, ()
     told = ("length", f"at most {positions} tokens a sample, as many as the model has positions")
     return replace(source, length=positions), (told,)
 
 
-def _naming(own: Brought) -> Naming:
+def _naming(labels: tuple[str, ...], model: Model, task: Task, *, kept: bool) -> Naming:
     """What the model says of the order of classes: names in its configuration, or timm's way of
     sorting.
     """
-    kind = own.model_choice.path.partition(":")[0]
+    kind = model.path.partition(":")[0]
     order = "natural" if kind == "timm" else ""
-    labelled = (
-        isinstance(own.task_chosen(), (Classification, MultiLabel, TokenClassification))
-        and kind == "hf"
-    )
-    names = class_names(own.model_choice) if labelled else ()
-    if own.is_onnx and isinstance(
-        own.task_chosen(), (Classification, MultiLabel, TokenClassification)
-    ):
-        names = listed_names(Path(own.model_choice.path).expanduser())
-    return Naming(own.data_choice.labels, names, own.start == "trained", order)
+    names: tuple[str, ...] = ()
+    if isinstance(task, (Classification, MultiLabel, TokenClassification)):
+        if kind == "hf":
+            names = class_names(model)
+        elif model.path.endswith(".onnx"):
+            names = listed_names(Path(model.path).expanduser())
+    return Naming(labels, names, kept, order)
 
 
 def listed_names(path: Path) -> tuple[str, ...]:

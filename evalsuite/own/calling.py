@@ -220,8 +220,8 @@ def sent_options(
     Raises:
         OwnError: see `assess`; or a job imports the script that calls.
     """
-    from evalsuite.own.assessing import options_of
     from evalsuite.own.memory import is_module
+    from evalsuite.own.options import Given
 
     # 1. A job that imports this script must not begin the assessment anew.
     if multiprocessing.parent_process() is not None:
@@ -239,8 +239,8 @@ def sent_options(
     trained = (named["start"] or ("trained" if ready else "")) == "trained"
     parts = {name: each for name, each in parts.items() if each is not None}
     samples = _samples(data, targets, parts, home, trained=trained)
-    given = options_of(_sent_model(model, home), _sent_data(samples, home), **named, settings=[])
-    return _sent({**given, **options}, home)
+    given = Given(_sent_model(model, home), _sent_data(samples, home), **named)
+    return _sent({**given.options(), **options}, home)
 
 
 def run_in_python(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.own.assessing import PICTURE, own_of
+from evalsuite.own.assessing import PICTURE
 from evalsuite.own.budget import without_search
 from evalsuite.own.duration import Pace, duration_of
-from evalsuite.own.preview import draw_samples, first_score, sample_lines
+from evalsuite.own.preview import draw_samples, file_tokenizer, first_score, sample_lines
 from evalsuite.recipe import TRAIN, parse_recipe
 from evalsuite.results import Status, read_results
 from evalsuite.run.console import processes
@@ -37,12 +37,14 @@ def checked(asked: Asked, folder: Path, shown: Path, time_limit: float) -> Itera
         shown: where a picture of the samples goes, if they are images; its folder is made.
         time_limit: seconds of each process.
     """
-    own = own_of(asked.own)
+    own = asked.brought
     data = own.data()
     # 1. Three samples, as text and as pictures, and the baseline's first score.
-    for number, line in enumerate(sample_lines(own, data), 1):
+    for number, line in enumerate(
+        sample_lines(data, file_tokenizer(own.data_choice, own.model_choice, data)), 1
+    ):
         yield f"sample {number}", line
-    if draw_samples(own, data, shown):
+    if draw_samples(own.data_choice, data, shown):
         yield "pictures", f"of these samples: {shown}"
     first = first_score(own, data, asked.examined.floors)
     yield "first score", first.words
@@ -52,9 +54,9 @@ def checked(asked: Asked, folder: Path, shown: Path, time_limit: float) -> Itera
     yield "time", f"assess takes {_durations(asked, trial, folder, first)}"
 
 
-def picture_of(asked: Asked) -> Path:
+def picture_of(name: str) -> Path:
     """Where `check` draws samples: beside the folder of the run that `assess` would make."""
-    return Path("runs") / f"{asked.name}-{PICTURE}"
+    return Path("runs") / f"{name}-{PICTURE}"
 
 
 def _tried(recipe: Recipe, folder: Path) -> Iterator[Line]:
@@ -101,10 +103,11 @@ def _became(rows: pd.DataFrame) -> str:
 
 def _durations(asked: Asked, trial: Recipe, folder: Path, first: First) -> str:
     """How long the whole will take, and a first look."""
-    own = own_of(asked.own)
+    own = asked.brought
     entries = read_journal(folder / "run" / JOURNAL)
     searched = own.start != "trained" and not own.is_onnx and not asked.own.get("epochs")
-    pace = Pace.of(own, own.data(), first, searched=searched)
+    epochs = None if searched else own.epochs
+    pace = Pace.of(own.data(), first, batch_size=own.batch_size, epochs=epochs)
     said = []
     for quick in (False, True):
         recipe = parse_recipe(replace(asked, quick=quick).text())

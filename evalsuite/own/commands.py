@@ -6,11 +6,14 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evalsuite.terminal import say
+
+if TYPE_CHECKING:
+    from evalsuite.own.options import Given
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="my.py:make_model, hf:FOLDER, timm:NAME or net.onnx.")
@@ -78,15 +81,17 @@ def check(
     in a process of its own. Nothing is kept but a picture of the samples, where they are images.
     """
     from evalsuite.own.checking import checked, picture_of
+    from evalsuite.own.options import Given
 
     if not time_limit > 0:
         raise typer.BadParameter(
             f"must be > 0 seconds, got {time_limit}", param_hint="--time-limit"
         )
-    asked = _asked((model, data, task, weights, start, set_ or []), stages, search=False)
+    given = Given(model, data, task, weights, start, set_ or [])
+    asked = _asked(given, stages, search=False)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
-        lines = checked(asked, Path(folder), picture_of(asked), time_limit)
+        lines = checked(asked, Path(folder), picture_of(asked.name), time_limit)
         while (line := _told(lambda: next(lines, None))) is not None:
             say(f"{line[0]:<{_WIDTH}} {line[1]}")
 
@@ -118,13 +123,14 @@ def assess(
     """
     from evalsuite.own.assessing import doubted, goals_met, kept_recipe, report_of, warnings_of
     from evalsuite.own.goals import Goals, with_stages
+    from evalsuite.own.options import Given
     from evalsuite.run.console import cache_in, execute
 
-    words = model, data, task, weights, start, set_ or []
+    given = Given(model, data, task, weights, start, set_ or [])
     # 1. Goals need stages of their own, whichever are asked for.
     goals = _told(lambda: Goals(max_loss, min_speedup, target))
     stages = ",".join(with_stages(stages.split(","))) if goals.given else stages
-    asked = _asked(words, stages, against=against, seeds=seeds, quick=quick)
+    asked = _asked(given, stages, against=against, seeds=seeds, quick=quick)
     # 2. Say what was found, run, and report.
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
@@ -140,7 +146,7 @@ def assess(
     doubts = _told(lambda: doubted(asked, folder))
     for line in (*_no_verdict(doubts), *report_of(folder)):
         say(line)
-    for line in warnings_of(asked):
+    for line in warnings_of(asked.examined.lines):
         say(line)
     # 3. Goals are judged only where the baseline is a trained network.
     if goals.given and not doubts:
@@ -163,9 +169,10 @@ def init(
 ) -> None:
     """Print the recipe that `assess` would run, to be kept and changed."""
     with redirect_stdout(sys.stderr):  # what the model prints is no part of the recipe
-        asked = _asked(
-            (model, data, task, weights, start, set_ or []), stages, seeds=seeds, quick=quick
-        )
+        from evalsuite.own.options import Given
+
+        given = Given(model, data, task, weights, start, set_ or [])
+        asked = _asked(given, stages, seeds=seeds, quick=quick)
     print(asked.text(), end="")
 
 
@@ -186,19 +193,20 @@ def relu_ize(
     """Put ReLU into a trained model: the best of refit, fine-tuning and post-hoc hardening by
     the validation data.
     """
-    from evalsuite.own.assessing import options_of
+    from evalsuite.own.options import Given
     from evalsuite.own.reluizing import relu_ized
 
-    options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
+    given = Given(model, data, task, weights, start or "trained", set_ or [])
+    options = _told(given.options)
     for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):
         say(line)
 
 
-def _asked(words: tuple[Any, ...], stages: str, **how: Any) -> Any:
-    """The assessment that the words of a command ask for, in the order of `options_of`."""
-    from evalsuite.own.assessing import asked_of, options_of
+def _asked(given: Given, stages: str, **how: Any) -> Any:
+    """The assessment that a command asks for."""
+    from evalsuite.own.assessing import asked_of
 
-    return _told(lambda: asked_of(options_of(*words), stages=stages.split(","), **how))
+    return _told(lambda: asked_of(given.options(), stages=stages.split(","), **how))
 
 
 def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:

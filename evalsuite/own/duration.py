@@ -14,7 +14,6 @@ from evalsuite.results import Status
 
 if TYPE_CHECKING:
     from evalsuite.contract import Data
-    from evalsuite.own.own import Own
     from evalsuite.own.preview import First
     from evalsuite.plan import Job
     from evalsuite.recipe import Recipe
@@ -91,19 +90,19 @@ class Pace:
     search: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, own: Own, data: Data, first: First, *, searched: bool) -> Pace:
+    def of(cls, data: Data, first: First, *, batch_size: int, epochs: int | None) -> Pace:
         """Compute the pace from a training step and a test sample.
 
         Args:
-            own: the workload of the user's model.
-            data: its data.
+            data: of the user's workload.
             first: what the step and the sample took, in seconds.
-            searched: whether the number of epochs is searched.
+            batch_size: samples of a training step.
+            epochs: of each training; None where their number is searched.
         """
-        per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
+        per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, batch_size)))
         epoch, test = per_epoch * first.step_seconds, len(data.test) * first.sample_seconds
-        if not searched:
-            whole = own.epochs * epoch
+        if epochs is not None:
+            whole = epochs * epoch
             return cls(epoch, _PASSES * test, (whole, whole))
         # A search tries twice the epochs that it finds, within its time.
         limit = search_seconds()

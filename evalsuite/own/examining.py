@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from evalsuite.contract import IGNORED, Data, Task
+from evalsuite.data.classes import Naming, whole_number
+from evalsuite.data.tables import is_table
 from evalsuite.own.adapter import own_network
 from evalsuite.own.asked_model import changes_of
 from evalsuite.own.baseline import doubts, leaks
 from evalsuite.own.brought import Brought, forget
 from evalsuite.own.cures import cure_of
-from evalsuite.own.data.classes import Naming, whole_number
-from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
 from evalsuite.own.outputs import each_output, heads_of
@@ -33,6 +33,8 @@ from opgraph.limits import reading
 from opgraph.onnx_network import OnnxNetwork
 
 if TYPE_CHECKING:
+    from evalsuite.data.source import Source
+    from evalsuite.own.asked_model import Model
     from opgraph.inputs import Inputs
 
 _STEP = 8  # samples in the one training step
@@ -80,7 +82,9 @@ def examine(own: Brought) -> Examined:
     # 2. The model, and the activations that variants replace.
     torch.manual_seed(0)
     module = _given(own, data)
-    lines = [("model", _model(own, module))]
+    if isinstance(module, OnnxNetwork):
+        _check_taken(data.train.first(1), own.inputs, module)
+    lines = [("model", _model(own.model_choice, module))]
     if not own.is_onnx:
         others = Counter(
             use.traits.name for use in census(module, gates=True) if use.traits.name != own.original
@@ -93,9 +97,17 @@ def examine(own: Brought) -> Examined:
         lines.append(("activations", said))
     # 3. The data, and one training step, in which most mistakes show themselves.
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
-    lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
-    lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
-    _check_names(own, module, data)
+    lines += [
+        ("data", counts),
+        ("inputs", _inputs(own.data_choice, data, trained=own.start != "scratch")),
+        *data.notes,
+    ]
+    lines.append(("task", _task(data.task, _step(module, data), data)))
+    steps = len(range(0, len(data.train) - 1, own.batch_size))
+    budget = f"{own.epochs} epochs of {steps} steps; --set epochs=N for others"
+    lines.append(("start", _start(own.start, budget, treated=not own.is_onnx)))
+    naming = Naming(own.data_choice.labels, kept=own.start == "trained")
+    _check_names(own.model_choice.path, naming, module, data)
     # 4. A trained model can be doubted by what it answers.
     if own.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
@@ -126,28 +138,28 @@ def _given(own: Brought, data: Data) -> nn.Module:
         raise
 
 
-def _model(own: Brought, module: nn.Module) -> str:
+def _model(model: Model, module: nn.Module) -> str:
     if isinstance(module, OnnxNetwork):
-        _check_taken(own, module)
         return f"{module.path}: an ONNX file, output {module.output!r}"
     parameters = sum(parameter.numel() for parameter in module.parameters())
     named = getattr(module, "network", module)
-    changes = "".join(f"; {change}" for change in changes_of(own.model_choice))
-    return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters{changes}"
+    changes = "".join(f"; {change}" for change in changes_of(model))
+    return f"{model.path}: {type(named).__name__}, {parameters:,} parameters{changes}"
 
 
-def _check_names(own: Brought, module: nn.Module, data: Data) -> None:
-    """What a module of the user's own calls its outputs is what the data call them."""
+def _check_names(path: str, known: Naming, module: nn.Module, data: Data) -> None:
+    """Check that a module of the user's own calls its outputs what the data call them.
+
+    `known` has the names that the user chose, and whether the order of the model is kept.
+    """
     # 1. Names that the model's configuration has; numbers name nothing.
     inner = getattr(module, "network", module)
     by_number = getattr(getattr(inner, "config", None), "id2label", None)
     if not by_number or all(whole_number(name) is not None for name in data.class_names):
         return
-    names = names_by_number(
-        by_number, None, f"the model: {own.model_choice.path}: its configuration"
-    )
+    names = names_by_number(by_number, None, f"the model: {path}: its configuration")
     # 2. What the order of classes was decided by; where the names are equal, nothing is wrong.
-    naming, chosen = Naming(model=names, kept=own.start == "trained"), own.data_choice.labels
+    naming, chosen = Naming(model=names, kept=known.kept), known.chosen
     if not chosen:
         naming = naming.told_apart(data.class_names, "the classes")
     if not naming.named or naming.named == data.class_names or (chosen and naming.twice):
@@ -158,7 +170,7 @@ def _check_names(own: Brought, module: nn.Module, data: Data) -> None:
     if set(naming.named) & set(data.class_names):
         said = f"the model calls its outputs {listed}, the data {given}"
         raise OwnError(f"the classes: {said}, in these orders; write `data.labels: [{listed}]`")
-    if own.start == "trained" and not chosen:
+    if known.kept and not chosen:
         said = f"the model calls its outputs {listed}, the data {given}"
         raise OwnError(
             f"the classes: {said}; give `labels`, the data's names in the order of the model's"
@@ -166,12 +178,12 @@ def _check_names(own: Brought, module: nn.Module, data: Data) -> None:
         )
 
 
-def _check_taken(own: Brought, module: OnnxNetwork) -> None:
+def _check_taken(given: Inputs, chosen: tuple[str, ...], module: OnnxNetwork) -> None:
     """What the data give is what the file takes, or what `inputs` leave out."""
-    given, taken = own.data().train.first(1), [each.name for each in module.session.get_inputs()]
+    taken = [each.name for each in module.session.get_inputs()]
     left = (
         [name for name in given if name not in taken]
-        if isinstance(given, dict) and not own.inputs
+        if isinstance(given, dict) and not chosen
         else []
     )
     if left:
@@ -182,7 +194,7 @@ def _check_taken(own: Brought, module: OnnxNetwork) -> None:
         )
 
 
-def _inputs(own: Brought, data: Data) -> str:
+def _inputs(source: Source, data: Data, *, trained: bool) -> str:
     first: Inputs = data.train.first(1)
     names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
     told = [
@@ -197,27 +209,19 @@ def _inputs(own: Brought, data: Data) -> str:
     )
     columns = isinstance(first, torch.Tensor) and first.dim() == 2 and first.is_floating_point()
     scaled = ""
-    if columns and not own.data_choice.is_function and is_table(own.data_choice.place):
+    if columns and not source.is_function and is_table(source.place):
         # A model that was trained elsewhere knows nothing of it.
-        cure = (
-            ""
-            if own.start == "scratch"
-            else "; if the model was trained on other values, give those as .npz"
-        )
+        cure = "; if the model was trained on other values, give those as .npz" if trained else ""
         scaled = f", each column scaled by its range in training{cure}"
     return f"{', '.join(told)}; {within}{scaled}"
 
 
-def _start(own: Brought, data: Data) -> str:
-    steps = len(range(0, len(data.train) - 1, own.batch_size))
-    budget = f"{own.epochs} epochs of {steps} steps; --set epochs=N for others"
+def _start(start: str, budget: str, *, treated: bool) -> str:
     return {
         "scratch": f"each variant is trained from its initial weights, {budget}",
         "pretrained": f"each variant is fine-tuned from the given weights, {budget}",
-        "trained": (
-            "the model is measured as it is" + "; the other variants treat it" * (not own.is_onnx)
-        ),
-    }[own.start]
+        "trained": ("the model is measured as it is" + "; the other variants treat it" * treated),
+    }[start]
 
 
 def _step(module: nn.Module, data: Data) -> torch.Tensor:

@@ -113,7 +113,7 @@ def _joined(given: Any, target: str) -> tuple[pd.DataFrame, str]:
 
 def _column_in(frame: pd.DataFrame, target: str) -> str:
     """The frame's column of targets: the one that is named, else the only one of a usual name."""
-    from evalsuite.own.data.tables import usual_target
+    from evalsuite.data.tables import usual_target
 
     column = target or usual_target(list(frame.columns), "data: the frame", "targets='NAME'")
     if column not in frame.columns:
@@ -169,7 +169,7 @@ def _check_told(frames: Mapping[str, pd.DataFrame], target: str) -> None:
     """Refuse frames that still hold the targets which are given beside them, or their names or
     codes, in all parts: in a small part alone an input may be like its target by chance.
     """
-    from evalsuite.own.data.leaks import how_told
+    from evalsuite.data.leaks import how_told
 
     def whole(name: str) -> list[Any]:
         return [value for frame in frames.values() for value in frame[name].tolist()]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Data, Split
-from evalsuite.own.data.parts import PARTS
+from evalsuite.data.parts import PARTS
 from evalsuite.tasks import Heads
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs

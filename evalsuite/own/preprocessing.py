@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from evalsuite.contract import Data
+from evalsuite.data.source import Source
 from evalsuite.own.asked_model import Model
-from evalsuite.own.data.source import Source
 
 _FILES = ("preprocessor_config.json", "processor_config.json")
 _APART = 1e-3

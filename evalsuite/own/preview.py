@@ -17,7 +17,6 @@ import torch
 
 from evalsuite.contract import IGNORED, Data, InputColumn, Split
 from evalsuite.own.brought import tokenizer_folder
-from evalsuite.own.own import Own
 from evalsuite.reluize.training import fit
 from evalsuite.report.numerals import scale_of
 from evalsuite.samples import Chosen
@@ -28,8 +27,11 @@ from opgraph.inputs import Inputs, leaves
 
 if TYPE_CHECKING:
     from evalsuite.contract import Metric
-    from evalsuite.own.data.tokenizers import Tokenizer
+    from evalsuite.data.source import Source
+    from evalsuite.data.tokenizers import Tokenizer
+    from evalsuite.own.asked_model import Model
     from evalsuite.own.floors import Floor
+    from evalsuite.own.own import Own
 
 _COUNT = 3  # samples
 _SHOWN = 200  # characters of one
@@ -44,16 +46,15 @@ _DAY = 86_400
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def sample_lines(own: Own, data: Data) -> Iterator[str]:
+def sample_lines(data: Data, tokenizer: Tokenizer | None) -> Iterator[str]:
     """Three training samples, the first, the middle and the last one, with their targets."""
-    tokenizer = _tokenizer(own, data)
     inputs, targets = _chosen(data)
     for place in range(len(targets)):
         target = _target(targets[place], data, tokenizer)
         yield f"{_input(inputs, place, data, tokenizer)} -> {target}"
 
 
-def draw_samples(own: Own, data: Data, file: Path) -> bool:
+def draw_samples(source: Source, data: Data, file: Path) -> bool:
     """Draw the same samples, where they are images, into a PNG file; whether they are."""
     if data.image_shape is None or not isinstance(data.train.first(1), torch.Tensor):
         return False
@@ -63,7 +64,7 @@ def draw_samples(own: Own, data: Data, file: Path) -> bool:
     images = leaves(inputs)[0].reshape(-1, *data.image_shape)
     figure = Figure(figsize=(2.4 * len(images), 2.8), layout="constrained")
     for place, axes in enumerate(figure.subplots(1, len(images), squeeze=False)[0]):
-        pixels = _pixels(images[place], own, data)
+        pixels = _pixels(images[place], source, data)
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(_cut(_target(targets[place], data, None), 30), fontsize=9)
         axes.set_axis_off()
@@ -128,14 +129,15 @@ def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
     """
     known_floors = list(floors)
     # 1. A training of a few seconds shows whether targets and inputs belong together.
+    budget = Budget(**{field.name: getattr(own, field.name) for field in fields(Budget)})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module, steps, step_seconds = own.given().eval(), 0, 0.0
         if not own.is_onnx:
-            step_seconds = _seconds_of_a_step(own, data)
+            step_seconds = _seconds_of_a_step(budget, data, own.given())
         if own.start != "trained" and not own.is_onnx:
             steps = max(1, min(_STEPS, int(_SECONDS / max(step_seconds, 1e-6))))
-            _train(own, data, module, steps)
+            _train(budget, data, module, steps)
     # 2. Score it on some test samples.
     chosen = _spaced(data.test, _SCORED)
     inputs = data.test.inputs
@@ -158,22 +160,21 @@ def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
 
 
 def _train(
-    own: Own,
+    budget: Budget,
     data: Data,
     module: torch.nn.Module,
     steps: int,
     note: Callable[[float], None] | None = None,
 ) -> None:
-    options = {field.name: getattr(own, field.name) for field in fields(Budget)}
-    budget: Any = replace(Budget(**options), epochs=1)
-    per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
-    fit(module, data.train, budget, seed=0, share=steps / per_epoch, after_step=note)
+    one: Any = replace(budget, epochs=1)
+    per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, budget.batch_size)))
+    fit(module, data.train, one, seed=0, share=steps / per_epoch, after_step=note)
 
 
-def _seconds_of_a_step(own: Own, data: Data) -> float:
+def _seconds_of_a_step(budget: Budget, data: Data, module: torch.nn.Module) -> float:
     """The median time of a few training steps, without the first, which is slower."""
     times: list[float] = []
-    _train(own, data, own.given(), _TIMED, lambda _: times.append(time.perf_counter()))
+    _train(budget, data, module, _TIMED, lambda _: times.append(time.perf_counter()))
     steps = sorted(later - earlier for earlier, later in pairwise(times))
     return steps[len(steps) // 2] if steps else 0.0
 
@@ -190,19 +191,16 @@ def _chosen(data: Data) -> tuple[Inputs, torch.Tensor]:
     return data.train.inputs[chosen], data.train.targets[chosen]
 
 
-def _tokenizer(own: Own, data: Data) -> Tokenizer | None:
+def file_tokenizer(source: Source, model: Model, data: Data) -> Tokenizer | None:
     """The tokenizer by which a file's texts became tokens; None of other inputs, and of tokens
     that a function gives.
     """
-    source = own.data_choice
     if data.vocabulary is None or source.is_function or source.path.endswith((".npz", ".npy")):
         return None
-    from evalsuite.own.data.tokenizers import tokenizer_of
+    from evalsuite.data.tokenizers import tokenizer_of
 
     try:
-        return tokenizer_of(
-            source.tokenizer or tokenizer_folder(own.model_choice) or "bytes", source.path
-        )
+        return tokenizer_of(source.tokenizer or tokenizer_folder(model) or "bytes", source.path)
     except OwnError:  # the reader of the data has said so where it matters
         return None
 
@@ -309,9 +307,9 @@ def _named(number: int, data: Data) -> str:
     return name if name == str(number) else f"{number} ({name})"
 
 
-def _pixels(image: torch.Tensor, own: Own, data: Data) -> Any:
+def _pixels(image: torch.Tensor, source: Source, data: Data) -> Any:
     """The image as matplotlib takes it, (height, width, 3) or (height, width), in [0, 1]."""
-    source, low, high = own.data_choice, *data.domain
+    low, high = data.domain
     if source.mean and len(source.mean) == len(image):
         image = image * torch.tensor(source.std)[:, None, None]
         image = image + torch.tensor(source.mean)[:, None, None]

@@ -18,6 +18,7 @@ from opgraph.errors import OwnError
 if TYPE_CHECKING:
     from evalsuite.own.budget import Found
     from evalsuite.own.examining import Examined
+    from evalsuite.own.own import Own
 
 Entry = dict[str, Any]
 
@@ -58,6 +59,8 @@ class Asked:
         name: of the recipe.
         own: the options of the workload `own`.
         examined: what a look at model and data has found.
+        brought: the workload of these options, resolved once; a searched budget and a miniature
+            change `own` alone.
         against: of an ONNX file, the one that it is compared with.
         stages: names of `STAGES`, or ("all",).
         seeds: how many networks of each variant.
@@ -69,6 +72,7 @@ class Asked:
     name: str
     own: Mapping[str, Any]
     examined: Examined
+    brought: Own
     against: str = ""
     stages: Sequence[str] = ("all",)
     seeds: int = 3

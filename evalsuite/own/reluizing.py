@@ -14,7 +14,6 @@ from evalsuite.own.assessing import (
     asked_of,
     doubted,
     kept_recipe,
-    own_of,
     report_of,
     warnings_of,
 )
@@ -114,7 +113,7 @@ class Chosen:
         from evalsuite.own.treated import treated
         from evalsuite.report.run import Run
 
-        data = own_of(self.asked.own).data()
+        data = self.asked.brought.data()
         told = "its test samples may be training samples" if leaks(data) else ""
         return treated(Run.of(self.out / RUN), self.best.variant, data, told=told)
 
@@ -122,7 +121,7 @@ class Chosen:
         """What is said of it: doubts first, the recommendation last."""
         yield from self.doubts
         yield from report_of(self.out / RUN)
-        yield from warnings_of(self.asked)
+        yield from warnings_of(self.asked.examined.lines)
         best = self.best
         told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
         yield f"{best.variant} is the best on the validation data: {told}."
@@ -170,7 +169,7 @@ def choose(
     best = _best(read_results(run), recipe.baseline)
     doubts = doubted(asked, run)
     network = run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network"
-    saved, how = _save(own_of(options), network, out)
+    saved, how = _save(asked.brought, network, out)
     return Chosen(asked, out, best, saved, how, doubts)
 
 
@@ -256,7 +255,7 @@ def relu_ize(
     write_report(folder / RUN)
     # 2. Read back the one that was saved, with what was measured of it.
     found = chosen.before_and_after()
-    network = _read_back(chosen, own_of(given))
+    network = _read_back(chosen)
     warn_of_hub(network, chosen.saved, folder)
     if isinstance(model, nn.Module) and (kinds := other_kinds(model)):
         warnings.warn(
@@ -281,10 +280,11 @@ def warn_of_hub(network: nn.Module, saved: Saved, folder: Path) -> None:
         )
 
 
-def _read_back(chosen: Chosen, own: Own) -> nn.Module:
+def _read_back(chosen: Chosen) -> nn.Module:
     """The network as its user would load it from the folder."""
     from evalsuite.own.saving import load_own
 
+    own = chosen.asked.brought
     if chosen.saved.form == "own":
         return load_own(own.unadapted, chosen.out)
     kind: Any = type(own.unadapted())

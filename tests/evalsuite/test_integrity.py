@@ -17,8 +17,8 @@ from report_workshop import sample_rows, write_run
 from workshop import ONE, Workshop, call
 
 from evalsuite import terminal
+from evalsuite.data.tokenizers import tokenizer_of
 from evalsuite.own import own
-from evalsuite.own.data.tokenizers import tokenizer_of
 from evalsuite.report.record import read_record
 from evalsuite.results import DamagedResults, read_results, sealed
 from evalsuite.run.record import read_record as read_run_record

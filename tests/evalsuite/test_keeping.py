@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from evalsuite.own.assessing import own_of
+from evalsuite.own.options import own_of
 from evalsuite.reluize.keeping import Best, mean_loss
 from evalsuite.run.child import _training
 from evalsuite.run.making import make_network

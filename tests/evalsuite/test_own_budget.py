@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from evalsuite.cli import app
 from evalsuite.own import budget
-from evalsuite.own.assessing import asked_of, own_of
+from evalsuite.own.assessing import asked_of
 from evalsuite.own.budget import budget_of
+from evalsuite.own.options import own_of
 from evalsuite.reluize.keeping import improves as falls
 
 NET = """from torch import nn

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from evalsuite.contract import Data
-from evalsuite.own.assessing import own_of
 from evalsuite.own.brought import forget
 from evalsuite.own.duration import Pace, duration_of
 from evalsuite.own.floors import floors
+from evalsuite.own.options import own_of
 from evalsuite.own.own import Own
-from evalsuite.own.preview import draw_samples, first_score, sample_lines
+from evalsuite.own.preview import draw_samples, file_tokenizer, first_score, sample_lines
 from evalsuite.plan import jobs_of
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status
@@ -64,6 +64,11 @@ def opened(data: Any, model: str = "my.py:net", **options: Any) -> tuple[Own, Da
     return own, own.data()
 
 
+def lines_of(own: Own, data: Data) -> list[str]:
+    tokenizer = file_tokenizer(own.data_choice, own.model_choice, data)
+    return list(sample_lines(data, tokenizer))
+
+
 def test_rows_of_a_table_are_shown_with_the_values_that_the_file_has() -> None:
     draw = np.random.default_rng(0)
     frame = pd.DataFrame({"height": draw.integers(100, 999, 60) / 4, "width": draw.random(60) * 9})
@@ -72,7 +77,7 @@ def test_rows_of_a_table_are_shown_with_the_values_that_the_file_has() -> None:
     frame["kind"] = np.where(frame["height"] > 130, "tall", "low")
     frame.to_csv("d.csv", index=False)
     own, data = opened({"path": "d.csv", "target": "kind"})
-    lines = list(sample_lines(own, data))
+    lines = list(lines_of(own, data))
     assert len(set(lines)) == 3
     for line in lines:
         found = re.fullmatch(
@@ -111,7 +116,7 @@ def test_numbers_and_dates_are_shown_as_they_stand_in_the_file(written: str, sho
         f"number {row.number}, part {row.part:g}, day {day} -> {row.price:.9g}"
         for row, day in zip(frame.itertuples(), utc.strftime(shown), strict=True)
     ]
-    assert set(sample_lines(own, data)) <= set(rows)
+    assert set(lines_of(own, data)) <= set(rows)
 
 
 def test_a_moment_that_is_missing_is_not_shown_as_the_mean() -> None:
@@ -121,7 +126,7 @@ def test_a_moment_that_is_missing_is_not_shown_as_the_mean() -> None:
     frame.loc[frame.index % 7 < 6, "at"] = None
     frame.to_csv("d.csv", index=False)
     own, data = opened({"path": "d.csv", "target": "kind"})
-    lines = [line.partition(", ")[2].partition(" -> ")[0] for line in sample_lines(own, data)]
+    lines = [line.partition(", ")[2].partition(" -> ")[0] for line in lines_of(own, data)]
     assert set(lines) <= {"at is missing", *(f"at {value}" for value in frame["at"].dropna())}
     assert "at is missing" in lines
 
@@ -130,7 +135,7 @@ def test_many_tokens_are_shown_by_their_numbers() -> None:
     tokens = np.random.default_rng(0).integers(10_000_000, 99_999_999, (40, 5))
     np.savez("d.npz", x=tokens, y=np.arange(40) % 3)
     own, data = opened("d.npz")
-    for line in sample_lines(own, data):
+    for line in lines_of(own, data):
         assert json.loads(line.partition(" -> ")[0]) in tokens.tolist()
 
 
@@ -146,7 +151,7 @@ def test_texts_are_shown_as_they_were_written(tokens: str) -> None:
         made.pre_tokenizer = library.pre_tokenizers.Whitespace()
         made.save(tokens)
     own, data = opened({"path": "d.jsonl", "tokenizer": tokens}, "my.py:Texts")
-    for line in sample_lines(own, data):
+    for line in lines_of(own, data):
         found = re.fullmatch(r'"(.+)" -> (\d)', line)
         assert found is not None, line
         assert {"text": found[1], "label": int(found[2])} in rows
@@ -156,7 +161,7 @@ def test_the_target_of_running_text_is_the_text_one_further() -> None:
     text = ".".join(f"w{i:04d}" for i in range(200))  # each window holds a number of its own
     Path("d.txt").write_text(text)
     own, data = opened({"path": "d.txt", "length": 12}, "my.py:Next", task="language-model")
-    for line in sample_lines(own, data):
+    for line in lines_of(own, data):
         found = re.fullmatch('"(.+)" -> "(.+)"', line)
         assert found is not None, line
         assert found[1] in text
@@ -174,13 +179,13 @@ def test_images_are_drawn_as_they_are_seen(scaled: dict[str, Any]) -> None:
             pixels[0, 0] = i  # so that no two are equal
             Image.fromarray(pixels).save(place)
     own, data = opened({"path": "d", **scaled})
-    assert draw_samples(own, data, Path("new/samples.png"))
+    assert draw_samples(own.data_choice, data, Path("new/samples.png"))
     with Image.open("new/samples.png") as drawn:
         picture = np.asarray(drawn.convert("L"))
     middle = picture[picture.shape[0] * 3 // 5]
     width = picture.shape[1]
     assert [int(middle[width * (2 * k + 1) // 6]) for k in range(3)] == [0, 102, 255]
-    lines = list(sample_lines(own, data))
+    lines = list(lines_of(own, data))
     assert lines[0].startswith("an image of 6 x 8 pixels, one channel, from ")
     assert [line.rpartition("-> ")[2] for line in lines] == ["0 (a)", "1 (b)", "2 (c)"]
 
@@ -188,7 +193,8 @@ def test_images_are_drawn_as_they_are_seen(scaled: dict[str, Any]) -> None:
 def test_a_table_is_not_drawn() -> None:
     x = np.random.default_rng(0).random((40, 4), "f4")
     np.savez("d.npz", x=x, y=np.arange(40) % 3)
-    assert not draw_samples(*opened("d.npz"), Path("samples.png"))
+    own, data = opened("d.npz")
+    assert not draw_samples(own.data_choice, data, Path("samples.png"))
     assert not Path("samples.png").exists()
 
 

@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 
 from evalsuite.contract import Data
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.decimals import other_spelling, with_units
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification, Regression
 from netverify.decimals import is_decimal

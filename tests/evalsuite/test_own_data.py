@@ -24,9 +24,9 @@ from PIL import Image
 from pyarrow import parquet
 
 from evalsuite.contract import IGNORED, Data, Task
-from evalsuite.own.data.fingerprint import fingerprint
-from evalsuite.own.data.reading import crop_flip, flip, read_data
-from evalsuite.own.data.source import source_of
+from evalsuite.data.fingerprint import fingerprint
+from evalsuite.data.reading import crop_flip, flip, read_data
+from evalsuite.data.source import source_of
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.tasks import (
     Classification,
@@ -655,7 +655,7 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
     heavy = (
         "{'torch', 'pandas', 'pyarrow', 'sklearn', 'PIL', 'numpy', 'tokenizers', 'transformers'}"
     )
-    check = "from evalsuite.own.data import fingerprint, source_of; fingerprint(source_of({'path': 'd.csv'}))"
+    check = "from evalsuite.data import fingerprint, source_of; fingerprint(source_of({'path': 'd.csv'}))"
     code = f"import sys; {check}; found = {heavy} & set(sys.modules); assert not found, found"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -665,8 +665,8 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
 
 PEAK = """
 import sys, torch
-from evalsuite.own.data.source import source_of
-from evalsuite.own.data.reading import read_data
+from evalsuite.data.source import source_of
+from evalsuite.data.reading import read_data
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification
 data = read_data(source_of({"path": sys.argv[1], "augment": "crop-flip"}), Classification())

@@ -25,8 +25,9 @@ from evalsuite import Bench, Data, Network, Split, Unsupported, export_onnx
 from evalsuite.cli import app
 from evalsuite.deployed import running
 from evalsuite.networks import load_network, save_network
-from evalsuite.own.assessing import _table, own_of
+from evalsuite.own.assessing import _table
 from evalsuite.own.examining import examine
+from evalsuite.own.options import own_of
 from evalsuite.own.own import Own
 from evalsuite.reading import Reading, unchanged
 from evalsuite.recipe import parse_recipe

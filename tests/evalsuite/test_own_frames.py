@@ -12,9 +12,9 @@ import torch
 
 from evalsuite import read_results
 from evalsuite.contract import Data
-from evalsuite.own.assessing import own_of
 from evalsuite.own.brought import forget
 from evalsuite.own.calling import sent_options
+from evalsuite.own.options import own_of
 from opgraph.errors import OwnError
 
 NET = """

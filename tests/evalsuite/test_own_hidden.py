@@ -13,8 +13,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from evalsuite.contract import Data
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.tasks import Classification, Regression
 from opgraph.errors import OwnError
 

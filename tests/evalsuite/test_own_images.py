@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from evalsuite.contract import Data
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.tasks import Classification
 from opgraph.errors import OwnError
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from evalsuite.contract import Data, Task
-from evalsuite.own.assessing import own_of
+from evalsuite.data.leaks import how_told
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.own.brought import forget
 from evalsuite.own.calling import sent_options
-from evalsuite.own.data.leaks import how_told
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
+from evalsuite.own.options import own_of
 from evalsuite.tasks import Classification, Regression
 from opgraph.errors import OwnError
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from evalsuite.contract import IGNORED, Data
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import Source
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import Source
 from evalsuite.tasks import Classification, Heads, Segmentation
 from opgraph.errors import OwnError
 

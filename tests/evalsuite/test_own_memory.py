@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import evalsuite
+from evalsuite.data.functions import made
 from evalsuite.own.calling import Assessment
-from evalsuite.own.data.functions import made
 from evalsuite.own.memory import (
     data_in_memory,
     model_in_memory,

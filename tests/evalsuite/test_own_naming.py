@@ -21,11 +21,11 @@ from pyarrow import parquet
 from torch import nn
 
 from evalsuite.contract import Data
+from evalsuite.data.classes import Naming
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.own.asked_model import Model
 from evalsuite.own.brought import forget
-from evalsuite.own.data.classes import Naming
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
 from evalsuite.own.examining import examine
 from evalsuite.own.hugging_face import class_names
 from evalsuite.own.own import Own

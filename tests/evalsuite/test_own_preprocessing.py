@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import nn
 
+from evalsuite.data.reading import read_data
+from evalsuite.data.source import source_of
 from evalsuite.own.asked_model import Model
 from evalsuite.own.brought import forget
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import source_of
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.preprocessing import misprepared

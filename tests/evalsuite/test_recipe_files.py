@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
-from evalsuite.own.assessing import options_of
+from evalsuite.own.options import Given
 from evalsuite.own.own import Own
 from evalsuite.recipe import Recipe, RecipeError, parse_recipe, read_recipe
 from opgraph.errors import OwnError
@@ -198,12 +198,12 @@ def test_what_a_function_declares_is_beside_its_file(
     reference = f"{tmp_path}/mine/declaring.py:make"
     for folder, wanted in (("mine", "data.csv"), ("empty", f"{tmp_path}/mine/data.csv")):
         monkeypatch.chdir(tmp_path / folder)
-        assert options_of(reference, "", "", "", "", [])["data"] == wanted
+        assert Given(reference).options()["data"] == wanted
         recipe = recipe_of(tmp_path / "mine", reference)
         assert read_recipe(recipe).workloads[0].options["data"] == wanted
     monkeypatch.chdir(tmp_path / "other")
     said = r"'data.csv' is in the folder of declaring\.py and, another one, in the present"
     with pytest.raises(OwnError, match=f"^data: {said}"):
-        options_of(reference, "", "", "", "", [])
+        Given(reference).options()
     with pytest.raises(RecipeError, match=said):
         read_recipe(recipe_of(tmp_path / "mine", reference))

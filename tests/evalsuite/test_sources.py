@@ -84,7 +84,7 @@ CHANGES = {
         "swap-certificate",
     },
     "evalsuite/own/own.py": set(),
-    "evalsuite/own/data/tables.py": set(),
+    "evalsuite/data/tables.py": set(),
     "evalsuite/studies/merging.py": set(),
     "evalsuite/testing/stages.py": set(),
     "pipelines/accuracy/__init__.py": {"accuracy"},

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from evalsuite.contract import IGNORED, Task
+from evalsuite.data.arrays import coarse
+from evalsuite.data.classes import Classes, Naming, normal, of_numbers, of_texts
+from evalsuite.data.parts import Part
 from evalsuite.decimals import other_spelling
-from evalsuite.own.data.arrays import coarse
-from evalsuite.own.data.classes import Classes, Naming, normal, of_numbers, of_texts
-from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
 from netverify.decimals import is_decimal
 from opgraph.errors import OwnError

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from evalsuite.contract import InputColumn
-from evalsuite.own.data.columns import Column
-from evalsuite.own.data.leaks import how_told
-from evalsuite.own.data.parts import Encoding, Part, Raw
-from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import (
+from evalsuite.data.columns import Column
+from evalsuite.data.leaks import how_told
+from evalsuite.data.parts import Encoding, Part, Raw
+from evalsuite.data.source import Source
+from evalsuite.data.tables import (
     Table,
     class_names,
     column,
@@ -21,7 +21,7 @@ from evalsuite.own.data.tables import (
     targets_in,
     usual_target,
 )
-from evalsuite.own.data.targets import Kind
+from evalsuite.data.targets import Kind
 from opgraph.errors import OwnError
 
 _DESCRIBED = 20  # columns that `check` names

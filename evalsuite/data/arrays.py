@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.own.data.parts import Part, Raw, part_named
-from evalsuite.own.data.source import Source
+from evalsuite.data.parts import Part, Raw, part_named
+from evalsuite.data.source import Source
 from evalsuite.plugins import did_you_mean
 from evalsuite.samples import Several
 from opgraph.errors import OwnError

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.contract import IGNORED
+from evalsuite.data.parts import part_named
+from evalsuite.data.source import Source
+from evalsuite.data.targets import Kind
 from evalsuite.decimals import MISSING
-from evalsuite.own.data.parts import part_named
-from evalsuite.own.data.source import Source
-from evalsuite.own.data.targets import Kind
 from evalsuite.plugins import did_you_mean
 from netverify.decimals import is_decimal
 from opgraph.errors import OwnError

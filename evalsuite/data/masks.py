@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from evalsuite.contract import IGNORED
-from evalsuite.own.data.images import (
+from evalsuite.data.images import (
     ORIENTATION,
     Encoded,
     folders_in,
@@ -27,8 +27,8 @@ from evalsuite.own.data.images import (
     raw_of,
     unreadable,
 )
-from evalsuite.own.data.parts import Raw, part_named
-from evalsuite.own.data.source import Source
+from evalsuite.data.parts import Raw, part_named
+from evalsuite.data.source import Source
 from opgraph.errors import OwnError
 
 _LOSSY = ("JPEG", "WEBP")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from evalsuite.own.data.parts import Part
+from evalsuite.data.parts import Part
 
 _FEWEST = 10  # numbers that tell a scale
 _FACTOR = 10.0  # between the deviations of two parts that no drawing makes

@@ -15,20 +15,20 @@ import torch
 from torch.nn import functional
 
 from evalsuite.contract import IGNORED, Data, Split, Task
-from evalsuite.own.data.arrays import read_npz
-from evalsuite.own.data.classes import Naming, check_alike
-from evalsuite.own.data.features import read_features
-from evalsuite.own.data.fingerprint import fingerprint
-from evalsuite.own.data.functions import read_made
-from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
-from evalsuite.own.data.leaks import told_by_arrays
-from evalsuite.own.data.masks import read_masks
-from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
-from evalsuite.own.data.scales import other_scales
-from evalsuite.own.data.source import AUGMENTATIONS, USUAL_LENGTH, Source
-from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
-from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
-from evalsuite.own.data.texts import (
+from evalsuite.data.arrays import read_npz
+from evalsuite.data.classes import Naming, check_alike
+from evalsuite.data.features import read_features
+from evalsuite.data.fingerprint import fingerprint
+from evalsuite.data.functions import read_made
+from evalsuite.data.images import has_images, image_column, read_folder, read_images
+from evalsuite.data.leaks import told_by_arrays
+from evalsuite.data.masks import read_masks
+from evalsuite.data.parts import CUT, PARTS, Part, Raw, Targets, cut
+from evalsuite.data.scales import other_scales
+from evalsuite.data.source import AUGMENTATIONS, USUAL_LENGTH, Source
+from evalsuite.data.tables import Table, is_table, is_text, read_tables, target_columns
+from evalsuite.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
+from evalsuite.data.texts import (
     is_corpus,
     read_corpus,
     read_rows,
@@ -36,10 +36,10 @@ from evalsuite.own.data.texts import (
     read_texts,
     text_columns,
 )
-from evalsuite.own.data.tokenizers import tokenizer_of
-from evalsuite.own.tasks import shaped
+from evalsuite.data.tokenizers import tokenizer_of
 from evalsuite.references import blame, resolve
 from evalsuite.samples import Samples
+from evalsuite.tasks.amended import shaped
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, leaves, mapped
 from opgraph.limits import computing, reading

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from evalsuite.contract import InputColumn
-from evalsuite.own.data.source import Source
+from evalsuite.data.source import Source
 from evalsuite.samples import Chosen, Samples
 from evalsuite.workloads.workload import SPLIT_SEED, partition
 from opgraph.errors import OwnError

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from evalsuite.own.data.parts import Part, Raw, part_named
-from evalsuite.own.data.source import Source
-from evalsuite.own.data.tables import Table, class_names, column, read_csv, targets_in
-from evalsuite.own.data.targets import Kind
+from evalsuite.data.parts import Part, Raw, part_named
+from evalsuite.data.source import Source
+from evalsuite.data.tables import Table, class_names, column, read_csv, targets_in
+from evalsuite.data.targets import Kind
 from evalsuite.samples import Samples
 from opgraph.errors import OwnError
 from opgraph.limits import check_plain

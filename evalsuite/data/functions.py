@@ -26,10 +26,10 @@ from torch.utils.data import (
 )
 
 from evalsuite.contract import Data, Split
-from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
-from evalsuite.own.data.classes import check_alike
-from evalsuite.own.data.parts import Part, Raw, part_named
-from evalsuite.own.data.source import Source, digest
+from evalsuite.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
+from evalsuite.data.classes import check_alike
+from evalsuite.data.parts import Part, Raw, part_named
+from evalsuite.data.source import Source, digest
 from evalsuite.references import blame, resolve
 from evalsuite.samples import Samples, Several
 from evalsuite.workloads.workload import SPLIT_SEED

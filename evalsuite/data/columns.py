@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from evalsuite.data.tables import Table, column
 from evalsuite.decimals import MISSING, other_spelling, with_units
-from evalsuite.own.data.tables import Table, column
 from netverify.decimals import is_decimal
 from opgraph.errors import OwnError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from evalsuite.own.data.source import Source, digest, files_in
+from evalsuite.data.source import Source, digest, files_in
 from opgraph.errors import OwnError
 
 
@@ -19,7 +19,7 @@ def fingerprint(source: Source) -> str:
     whole = hashlib.sha256()
     if source.is_function:
         # a function makes tensors; of files nothing heavy is imported
-        from evalsuite.own.data.functions import content_of
+        from evalsuite.data.functions import content_of
 
         whole.update(content_of(source.path))
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.own.data.parts import Part
+from evalsuite.data.parts import Part
 from evalsuite.samples import Several
 from netverify.decimals import is_decimal
 from opgraph.inputs import leaves

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from evalsuite.contract import IGNORED
-from evalsuite.own.data.arrays import where_in
-from evalsuite.own.data.classes import Naming
-from evalsuite.own.data.parts import Part, Raw, part_named
-from evalsuite.own.data.source import Source, files_in
-from evalsuite.own.data.tables import (
+from evalsuite.data.arrays import where_in
+from evalsuite.data.classes import Naming
+from evalsuite.data.parts import Part, Raw, part_named
+from evalsuite.data.source import Source, files_in
+from evalsuite.data.tables import (
     Table,
     class_names,
     column,
@@ -25,8 +25,8 @@ from evalsuite.own.data.tables import (
     not_text,
     targets_in,
 )
-from evalsuite.own.data.targets import Kind, numbered
-from evalsuite.own.data.tokenizers import Bytes, Tokenizer
+from evalsuite.data.targets import Kind, numbered
+from evalsuite.data.tokenizers import Bytes, Tokenizer
 from evalsuite.samples import Several
 from opgraph.errors import OwnError
 from opgraph.inputs import Inputs, mapped
