@@ -95,8 +95,11 @@ def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
         parts.setdefault(part or "train", {})[stem] = array
     if not parts:
         raise OwnError(f"{said}: holds no array; {_WRITE}")
-    made = {name: part_of(each, source, f"{said}, part {name}") for name, each in parts.items()}
-    return tell(Raw(made, said=said))
+    read = {
+        name: part_of(arrays_of_part, source, f"{said}, part {name}")
+        for name, arrays_of_part in parts.items()
+    }
+    return tell(Raw(read, said=said))
 
 
 def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
@@ -110,17 +113,17 @@ def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
     target = (
         source.target[0]
         if source.target
-        else next((each for each in TARGETS if each in arrays), "")
+        else next((name_of_target for name_of_target in TARGETS if name_of_target in arrays), "")
     )
     inputs = {
-        name: tensor_of(each, f"{said}: {name}")
-        for name, each in arrays.items()
+        name: tensor_of(array, f"{said}: {name}")
+        for name, array in arrays.items()
         if name not in (target, *source.target)
     }
     if not inputs:
         raise OwnError(f"{said}: there are no inputs, only {target!r}; {_WRITE}")
     # 2. Inputs of equal length; several stay apart, by their names.
-    sizes = {name: len(each) for name, each in inputs.items()}
+    sizes = {name: len(tensor) for name, tensor in inputs.items()}
     if len(set(sizes.values())) > 1:
         raise OwnError(
             f"{said}: inputs of one sample belong together, but there are {sizes}; give each"
@@ -178,14 +181,14 @@ def tensor_of(array: Any, said: str) -> torch.Tensor:
         array = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
     if array.ndim == 0:
         raise OwnError(f"{said} is one number; give (samples, ...)")
-    given = array.detach().cpu()
-    if given.dtype == torch.float64 and (place := coarse(given)) is not None:
-        where = f"entry {place} of a sample" if given.ndim > 1 else "it"
+    values = array.detach().cpu()
+    if values.dtype == torch.float64 and (place := coarse(values)) is not None:
+        where = f"entry {place} of a sample" if values.ndim > 1 else "it"
         cure = "subtract an offset, or scale it"
         raise OwnError(
             f"{said}: {where} differs between samples by less than float32 tells: {cure}"
         )
-    return as_input(given, said)
+    return as_input(values, said)
 
 
 _LOST = 0.01  # of the spread of numbers, that float32 may round away
@@ -233,9 +236,14 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
 def tell(raw: Raw) -> Raw:
     """Set the vocabulary of `raw` if its first input consists of tokens, and return it."""
     several = [part.inputs for part in raw.parts.values() if len(part.inputs)]
-    first = [each if isinstance(each, torch.Tensor) else leaves(each[:])[0] for each in several]
+    first = [
+        samples_of_part
+        if isinstance(samples_of_part, torch.Tensor)
+        else leaves(samples_of_part[:])[0]
+        for samples_of_part in several
+    ]
     if first and not first[0].is_floating_point():
-        raw.vocabulary = 1 + max(int(each.max()) for each in first)
+        raw.vocabulary = 1 + max(int(tokens.max()) for tokens in first)
     return raw
 
 

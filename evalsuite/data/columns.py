@@ -182,8 +182,8 @@ class Column:
         if not len(numbers):
             return np.zeros(part.stop - part.start, bool)
         margin = _MARGIN * np.ptp(numbers)
-        low, high, given = numbers.min() - margin, numbers.max() + margin, self.numbers[part]
-        return np.array((given < low) | (given > high), bool)
+        low, high, values = numbers.min() - margin, numbers.max() + margin, self.numbers[part]
+        return np.array((values < low) | (values > high), bool)
 
     def _counted(self) -> str:
         return f"counts {self.numbers[0]:.10g} to {self.numbers[-1]:.10g}"

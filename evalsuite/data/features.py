@@ -60,8 +60,8 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
 
     beyond = [sentence for inputs in columns for sentence in inputs.beyond_training()]
     sentences = [*_told(columns, tables, source), *beyond]
-    told = [("warning", sentence) for sentence in sentences]
-    notes = (("columns", _described(columns, left_out)), *told)
+    warnings = [("warning", sentence) for sentence in sentences]
+    notes = (("columns", _described(columns, left_out)), *warnings)
     return Raw(
         parts,
         (0.0, 1.0),

@@ -85,7 +85,7 @@ def content_of(reference: str) -> bytes:
     # Of data that are read lazily a few samples count.
     whole = hashlib.sha256()
     place = reference.rpartition(":")[0]
-    given = made(reference)
+    returned = made(reference)
     file = (
         Path(place).expanduser()
         if place.endswith(".py")
@@ -93,9 +93,9 @@ def content_of(reference: str) -> bytes:
     )
     if file is not None:
         whole.update(digest(Path(file).resolve()))
-    for name, each in _parts(given, reference).items():
-        whole.update(f"{name}|{type(each).__name__}|".encode())
-        for array in _glance(each, reference):
+    for name, part in _parts(returned, reference).items():
+        whole.update(f"{name}|{type(part).__name__}|".encode())
+        for array in _glance(part, reference):
             tensor = (
                 array
                 if isinstance(array, torch.Tensor)
@@ -113,17 +113,21 @@ def read_made(source: Source) -> Raw | Data:
     raises, or returns something else.
     """
     # 1. Data as they are, or arrays by names that are no parts.
-    given = made(source.path)
-    if isinstance(given, Data):
-        return given
-    if isinstance(given, Mapping) and given and not all(part_named(str(each)) for each in given):
-        return raw_of({str(name): each for name, each in given.items()}, source, source.path)
+    returned = made(source.path)
+    if isinstance(returned, Data):
+        return returned
+    if (
+        isinstance(returned, Mapping)
+        and returned
+        and not all(part_named(str(key)) for key in returned)
+    ):
+        return raw_of({str(name): arrays for name, arrays in returned.items()}, source, source.path)
     # 2. Each part; two that are the same object would be trained and measured on.
     parts: dict[str, Part] = {}
     ranges: list[tuple[float, float]] = []
-    several = _parts(given, source.path)
-    for name, each in several.items():
-        twin = next((one for one in parts if several[one] is each), "")
+    several = _parts(returned, source.path)
+    for name, part in several.items():
+        twin = next((one for one in parts if several[one] is part), "")
         if twin:
             cure = (
                 "what is trained on must not be measured on; return others, or the training part"
@@ -132,7 +136,7 @@ def read_made(source: Source) -> Raw | Data:
             raise OwnError(
                 f"{source.path}: the parts {twin} and {name} are the same samples: {cure}"
             )
-        parts[name], found = _part(each, source, name)
+        parts[name], found = _part(part, source, name)
         ranges += found
     if "train" not in parts:
         raise OwnError(
@@ -144,7 +148,7 @@ def read_made(source: Source) -> Raw | Data:
         max((range_[1] for range_ in ranges), default=1.0),
     )
     all_lazy = all(isinstance(part.inputs, Lazy) for part in parts.values())
-    listed = {name: _class_names(each, source.path) for name, each in several.items()}
+    listed = {name: _class_names(part, source.path) for name, part in several.items()}
     check_alike(listed, source.path)
     # 4. What the reader of parts must know: names of classes, a vocabulary where inputs are whole
     # numbers, or the range.
@@ -167,7 +171,9 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
     while isinstance(dataset, (DataLoader, Subset)):
         dataset = dataset.dataset
     if isinstance(dataset, ConcatDataset):
-        several = [each for one in dataset.datasets if (each := _class_names(one, said))]
+        several = [
+            names_of_one for one in dataset.datasets if (names_of_one := _class_names(one, said))
+        ]
         for listed in several:
             if listed != several[0]:
                 other = f"{', '.join(listed)} and {', '.join(several[0])}"
@@ -194,40 +200,40 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
     return tuple(names) if are_texts and names else ()
 
 
-def _parts(given: Any, reference: str) -> dict[str, Any]:
+def _parts(returned: Any, reference: str) -> dict[str, Any]:
     """The parts of what a user's function returns, by their names; a tuple of data sets is (train,
     test) or (train, validation, test).
     """
-    if isinstance(given, Data):
+    if isinstance(returned, Data):
         return {
-            name: getattr(given, name) for name in ("train", "calibration", "validation", "test")
+            name: getattr(returned, name) for name in ("train", "calibration", "validation", "test")
         }
-    if isinstance(given, Mapping) and given and all(part_named(str(each)) for each in given):
-        return {part_named(str(name)): each for name, each in given.items()}
+    if isinstance(returned, Mapping) and returned and all(part_named(str(key)) for key in returned):
+        return {part_named(str(name)): part for name, part in returned.items()}
     names = {2: ("train", "test"), 3: ("train", "validation", "test")}
     if (
-        isinstance(given, (tuple, list))
-        and len(given) in names
-        and all(_is_set(each) for each in given)
+        isinstance(returned, (tuple, list))
+        and len(returned) in names
+        and all(_is_set(member) for member in returned)
     ):
-        return dict(zip(names[len(given)], given, strict=True))
-    if isinstance(given, (tuple, list, Mapping, Split)) or _is_set(given):
-        return {"train": given}
-    raise OwnError(f"{reference}: returns {type(given).__name__}; {_TAKEN}")
+        return dict(zip(names[len(returned)], returned, strict=True))
+    if isinstance(returned, (tuple, list, Mapping, Split)) or _is_set(returned):
+        return {"train": returned}
+    raise OwnError(f"{reference}: returns {type(returned).__name__}; {_TAKEN}")
 
 
-def _is_set(given: Any) -> bool:
+def _is_set(value: Any) -> bool:
     """Whether it is a data set or a loader, or a pair of arrays that is a part of its own."""
-    if isinstance(given, (torch.Tensor, np.ndarray, str, bytes)):
+    if isinstance(value, (torch.Tensor, np.ndarray, str, bytes)):
         return False
-    if isinstance(given, (tuple, list)):
-        return len(given) >= 2 and all(
-            isinstance(each, (torch.Tensor, np.ndarray)) for each in given
+    if isinstance(value, (tuple, list)):
+        return len(value) >= 2 and all(
+            isinstance(array, (torch.Tensor, np.ndarray)) for array in value
         )
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         return True
-    return isinstance(given, (DataLoader, IterableDataset)) or (
-        hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    return isinstance(value, (DataLoader, IterableDataset)) or (
+        hasattr(value, "__getitem__") and hasattr(value, "__len__")
     )
 
 
@@ -253,7 +259,7 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
     if isinstance(given, TensorDataset) and collate is default_collate:
         given = given.tensors
     if isinstance(given, Mapping):
-        return part_of({str(key): each for key, each in given.items()}, source, said), []
+        return part_of({str(key): array for key, array in given.items()}, source, said), []
     if (
         isinstance(given, (tuple, list))
         and given
@@ -263,15 +269,15 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
             raise OwnError(f"{said}: has inputs without targets; return (x, y)")
         given, targets = _apart(given, source.target)
         if targets is not None:
-            named = {str(place): each for place, each in enumerate(given)}
+            named = {str(place): array for place, array in enumerate(given)}
             part = part_of({**named, **targets}, Source("", tuple(targets)), said)
-            inputs = [tensor_of(each, f"{said}: input {place}") for place, each in named.items()]
+            inputs = [tensor_of(array, f"{said}: input {place}") for place, array in named.items()]
             several = Part(Several(inputs), part.targets, part.where)
             return (several if len(inputs) > 1 else part), []
         inputs = [
-            tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])
+            tensor_of(array, f"{said}: input {place}") for place, array in enumerate(given[:-1])
         ]
-        arrays = {str(place): each for place, each in enumerate(inputs)}
+        arrays = {str(place): tensor for place, tensor in enumerate(inputs)}
         part = part_of({**arrays, "y": given[-1]}, Source(""), said)
         return (Part(Several(inputs), part.targets, part.where) if len(inputs) > 1 else part), []
     # 3. A data set of single samples, read once for its targets and range.
@@ -287,7 +293,7 @@ def _sampled(loader: DataLoader[Any], said: str) -> Any:
     OwnError: some are drawn more often than others, or by rules of the user's own.
     """
     batches, dataset = loader.batch_sampler, loader.dataset
-    given: Any = dataset
+    dataset_in_order: Any = dataset
     if batches is None or isinstance(dataset, IterableDataset):
         return dataset  # which is refused for that
     sampler = batches.sampler if type(batches) is BatchSampler else batches
@@ -299,9 +305,9 @@ def _sampled(loader: DataLoader[Any], said: str) -> Any:
     if isinstance(sampler, (SequentialSampler, RandomSampler)):
         # It may have been made of other data, as of the first samples alone.
         source: Any = sampler.data_source
-        if source is not given and len(source) != len(given):
+        if source is not dataset_in_order and len(source) != len(dataset_in_order):
             cure = "make the sampler of the loader's data set, or give a torch Subset of it"
-            counts = f"{len(source):,} of {len(given):,}"
+            counts = f"{len(source):,} of {len(dataset_in_order):,}"
             raise OwnError(f"{said}: the sampler is of {counts} samples; {cure}")
         return dataset
     cure = "give the data set itself, where each sample counts once, or a torch Subset of it"
@@ -309,17 +315,17 @@ def _sampled(loader: DataLoader[Any], said: str) -> Any:
 
 
 def _apart(
-    given: Sequence[Any], names: Sequence[str]
+    sample_parts: Sequence[Any], names: Sequence[str]
 ) -> tuple[Sequence[Any], dict[str, Any] | None]:
     """Inputs, and the targets of several outputs by their names: what comes last is a mapping, or
     the last ones are as many; None where there is one target.
     """
-    if isinstance(given[-1], Mapping) and names[1:]:
-        return given[:-1], {str(name): each for name, each in given[-1].items()}
-    if names[1:] and len(given) > len(names):
+    if isinstance(sample_parts[-1], Mapping) and names[1:]:
+        return sample_parts[:-1], {str(name): array for name, array in sample_parts[-1].items()}
+    if names[1:] and len(sample_parts) > len(names):
         count = len(names)
-        return given[:-count], dict(zip(names, given[-count:], strict=True))
-    return given, None
+        return sample_parts[:-count], dict(zip(names, sample_parts[-count:], strict=True))
+    return sample_parts, None
 
 
 class Lazy(Samples):
@@ -357,7 +363,7 @@ class Lazy(Samples):
         if any(not isinstance(leaf, torch.Tensor) for leaf in leaves(inputs)):
             kinds = ", ".join(type(leaf).__name__ for leaf in leaves(inputs))
             raise OwnError(f"{said}: the inputs are {kinds}; return tensors or numbers")
-        return mapped(inputs, lambda each: as_input(each, said)), targets
+        return mapped(inputs, lambda leaf: as_input(leaf, said)), targets
 
     def _blamed(self, error: Exception, indices: Sequence[int]) -> OwnError:
         """The error with the sample that it is of; one of the whole batch is the collation's."""
@@ -372,8 +378,10 @@ class Lazy(Samples):
 
     def _divided(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, Mapping):
-            named = {str(name): each for name, each in batch.items()}
-            target = self._target or next((each for each in TARGETS if each in named), "")
+            named = {str(name): value for name, value in batch.items()}
+            target = self._target or next(
+                (target_name for target_name in TARGETS if target_name in named), ""
+            )
             targets: Any = {name: named.pop(name) for name in self._targets if name in named}
             targets = targets if self._targets[1:] else targets.get(target, named.pop(target, None))
             return (next(iter(named.values())) if list(named) == ["x"] else named), targets
@@ -397,15 +405,17 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
         batch, wanted = inputs.both(range(start, min(start + _BATCH, len(inputs))))
         targets.append(wanted)
         tensors = leaves(batch)
-        for i, each in enumerate(zip(*tensors, strict=True)):
-            if any(one.is_floating_point() and not bool(one.isfinite().all()) for one in each):
+        for i, leaf_pair in enumerate(zip(*tensors, strict=True)):
+            if any(one.is_floating_point() and not bool(one.isfinite().all()) for one in leaf_pair):
                 cure = "correct it, or leave the sample out"
                 raise OwnError(f"{said}, sample {start + i}: an input is NaN or infinite; {cure}")
         keys += _keys(batch)
         low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
     # 2. A sample that is another at each reading has random changes in it, which would be in
     # validation and test too. One may be the same by chance, as where half of them are flipped.
-    for place in sorted({int(each) for each in np.linspace(0, len(inputs) - 1, _AGAIN)}):
+    for place in sorted(
+        {int(place_of_sample) for place_of_sample in np.linspace(0, len(inputs) - 1, _AGAIN)}
+    ):
         if _keys(inputs.read([place])) != keys[place : place + 1]:
             cure = (
                 "take random changes out of the data set, and put them into"
@@ -424,46 +434,46 @@ def _together(batches: Sequence[Any]) -> Any:
     """The targets of all batches as one tensor, or one list; None where there are none."""
     if isinstance(batches[0], torch.Tensor):
         return torch.cat(list(batches))
-    return None if batches[0] is None else [each for batch in batches for each in batch]
+    return None if batches[0] is None else [name for batch in batches for name in batch]
 
 
 def _keys(batch: Inputs) -> list[bytes]:
     return [hashlib.sha256(content).digest()[:16] for content in contents(batch)]
 
 
-def _glance(given: Any, reference: str) -> list[Any]:
+def _glance(part: Any, reference: str) -> list[Any]:
     """The arrays of it, or of a few samples where it is read lazily."""
     # Arrays are looked at whole; of what is read lazily a few samples spread over it, and its
     # length.
     collate: Collate = default_collate
-    if isinstance(given, DataLoader):
-        given, collate = _sampled(given, reference), given.collate_fn or default_collate
-    if isinstance(given, TensorDataset):
-        given = given.tensors
-    if isinstance(given, Split):
-        inputs = given.inputs if isinstance(given.inputs, torch.Tensor) else given.first(_GLANCE)
-        return [*leaves(inputs), given.targets]
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    if isinstance(given, (tuple, list)):
+    if isinstance(part, DataLoader):
+        part, collate = _sampled(part, reference), part.collate_fn or default_collate
+    if isinstance(part, TensorDataset):
+        part = part.tensors
+    if isinstance(part, Split):
+        inputs = part.inputs if isinstance(part.inputs, torch.Tensor) else part.first(_GLANCE)
+        return [*leaves(inputs), part.targets]
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, (tuple, list)):
         # Targets of several outputs may be a mapping behind the inputs.
-        given = [
+        part = [
             inner
-            for each in given
-            for inner in (each.values() if isinstance(each, Mapping) else [each])
+            for array in part
+            for inner in (array.values() if isinstance(array, Mapping) else [array])
         ]
         numbers = [
-            np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given
+            np.asarray(array) if not isinstance(array, torch.Tensor) else array for array in part
         ]
         return [
             number
             for number in numbers
             if isinstance(number, torch.Tensor) or number.dtype.kind in "iufb"
         ]
-    if isinstance(given, IterableDataset) or len(given) == 0:
+    if isinstance(part, IterableDataset) or len(part) == 0:
         return []
-    places = sorted({int(each) for each in np.linspace(0, len(given) - 1, _GLANCE)})
-    inputs, targets = Lazy(given, collate, Source(reference)).both(places)
+    places = sorted({int(number) for number in np.linspace(0, len(part) - 1, _GLANCE)})
+    inputs, targets = Lazy(part, collate, Source(reference)).both(places)
     several = list(targets.values()) if isinstance(targets, Mapping) else [targets]
-    known = [each for each in several if isinstance(each, torch.Tensor)]
-    return [torch.tensor(len(given)), *leaves(inputs), *known]
+    known = [array for array in several if isinstance(array, torch.Tensor)]
+    return [torch.tensor(len(part)), *leaves(inputs), *known]

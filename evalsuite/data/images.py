@@ -83,8 +83,8 @@ class Pictures(Samples):
         )
         self._turned = frozenset(seen.turned) if source.orientation == "upright" else frozenset()
         self._mean, self._std = (
-            torch.tensor(each, dtype=torch.float32).expand(shape[0])[:, None, None]
-            for each in (source.mean or (0.0,), source.std or (1.0,))
+            torch.tensor(numbers, dtype=torch.float32).expand(shape[0])[:, None, None]
+            for numbers in (source.mean or (0.0,), source.std or (1.0,))
         )
         self._plain = not source.mean
         # numpy's zeros take memory as they are written, torch's at once
@@ -118,10 +118,10 @@ class Pictures(Samples):
                 array = np.array(image).reshape(height, width, channels)
         except Exception as error:  # decoders raise errors of many kinds
             raise unreadable(self._where(index), error) from error
-        found = torch.from_numpy(array).permute(2, 0, 1)
+        pixels = torch.from_numpy(array).permute(2, 0, 1)
         if len(self._kept):
-            self._kept[index], self._known[index] = found, True
-        return found
+            self._kept[index], self._known[index] = pixels, True
+        return pixels
 
 
 def raw_of(parts: Mapping[str, Encoded], source: Source, labels: tuple[str, ...] = ()) -> Raw:
@@ -129,21 +129,21 @@ def raw_of(parts: Mapping[str, Encoded], source: Source, labels: tuple[str, ...]
     is no image, is cut short, or has another size than the first where none is given.
     """
     # 1. Look at every file, and choose one size and one number of channels for all parts.
-    seen = {name: _survey(each, source) for name, each in parts.items()}
+    seen = {name: _survey(sources, source) for name, sources in parts.items()}
     size = next(iter(seen.values())).size
-    for name, found in seen.items():
-        if found.size != size:
-            raise _other_size(parts[name].where(0), found.size, size)
-    channels = source.channels or (3 if any(found.coloured for found in seen.values()) else 1)
+    for name, survey in seen.items():
+        if survey.size != size:
+            raise _other_size(parts[name].where(0), survey.size, size)
+    channels = source.channels or (3 if any(survey.coloured for survey in seen.values()) else 1)
     if source.mean and len(source.mean) not in (1, channels):
         said = f"images of {source.path} have {channels} channels"
         raise OwnError(f"data.mean has {len(source.mean)} numbers, but {said}")
     # 2. Decode lazily; what fits into memory is kept.
     keep = sum(part.count for part in parts.values()) * channels * size[0] * size[1] <= _KEPT
-    made = {}
-    for name, each in parts.items():
-        pictures = Pictures(each, (channels, *size), seen[name], source, keep=keep)
-        made[name] = Part(pictures, each.targets, each.where, seen[name].digests)
+    parts_read = {}
+    for name, sources in parts.items():
+        pictures = Pictures(sources, (channels, *size), seen[name], source, keep=keep)
+        parts_read[name] = Part(pictures, sources.targets, sources.where, seen[name].digests)
     # 3. The range of pixels behind the normalisation: eps and clipping are in its units.
     scales = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
     domain = (
@@ -151,7 +151,11 @@ def raw_of(parts: Mapping[str, Encoded], source: Source, labels: tuple[str, ...]
         max((1 - mean) / std for mean, std in scales),
     )
     return Raw(
-        made, domain, labels=labels, notes=_notes(list(seen.values()), source), said=source.path
+        parts_read,
+        domain,
+        labels=labels,
+        notes=_notes(list(seen.values()), source),
+        said=source.path,
     )
 
 
@@ -170,8 +174,8 @@ def _notes(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]
         )
     frames = "have several frames or pages, of which the first is given, as torchvision does"
     alpha = "have transparency, which is left out, as torchvision does"
-    told = (("images", turned, orientation), ("frames", framed, frames), ("alpha", clear, alpha))
-    return tuple((what, f"{count:,} of {whole:,} {said}") for what, count, said in told if count)
+    counts = (("images", turned, orientation), ("frames", framed, frames), ("alpha", clear, alpha))
+    return tuple((what, f"{count:,} of {whole:,} {said}") for what, count, said in counts if count)
 
 
 class _Seen:
@@ -299,7 +303,7 @@ def image_column(train: Table, source: Source) -> str:
     """The column of encoded images that the source names, else one that holds such; "" where
     there is none.
     """
-    kinds = {name: str(getattr(each, "type", "")) for name, each in train.columns.items()}
+    kinds = {name: str(getattr(column, "type", "")) for name, column in train.columns.items()}
     return source.image or next((name for name, kind in kinds.items() if _is_encoded(kind)), "")
 
 
@@ -351,7 +355,7 @@ def has_images(folder: Path, depth: int = 2) -> bool:
     """Whether an image lies in the folder, or up to so many folders below."""
     if any(map(is_image, names_in(folder))):
         return True
-    return depth > 0 and any(has_images(folder / each, depth - 1) for each in folders_in(folder))
+    return depth > 0 and any(has_images(folder / inner, depth - 1) for inner in folders_in(folder))
 
 
 def read_folder(source: Source, kind: Kind = "classes") -> Raw:
@@ -361,15 +365,15 @@ def read_folder(source: Source, kind: Kind = "classes") -> Raw:
     # 1. Folders of parts, or of classes; a mixture has no meaning.
     folder = source.place
     below = folders_in(folder)
-    named = {part_named(each): each for each in below if part_named(each)}
+    named = {part_named(name): name for name in below if part_named(name)}
     if named and len(named) < len(below):
-        others = ", ".join(each for each in below if not part_named(each))
+        others = ", ".join(name for name in below if not part_named(name))
         raise OwnError(
             f"{source.path}: {others} beside {', '.join(named.values())}; keep the parts' folders"
             " alone"
         )
     # 2. The files of each part, and their targets.
-    if {each.lower() for each in below} >= {"images", "masks"}:
+    if {name.lower() for name in below} >= {"images", "masks"}:
         raise OwnError(
             f"{source.path}: images and masks are no classes; for a class at each place choose task"
             " segmentation"
@@ -460,38 +464,40 @@ def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
 
 def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     # 1. The column of file names, and that each file is there.
-    found = read_csv(table)
-    name = next((file for file in _FILES if file in found.columns), "")
+    table_read = read_csv(table)
+    name = next((file for file in _FILES if file in table_read.columns), "")
     if not name:
         raise OwnError(
             f"{table}: no column of file names; call it 'file' (there are"
-            f" {', '.join(found.columns)})"
+            f" {', '.join(table_read.columns)})"
         )
-    files = [str(Path(inside) / str(each)) for each in column(found, name)]
-    missing = next((i for i, each in enumerate(files) if not (folder / each).is_file()), None)
+    files = [str(Path(inside) / str(file)) for file in column(table_read, name)]
+    missing = next((i for i, file in enumerate(files) if not (folder / file).is_file()), None)
     if missing is not None:
         raise OwnError(
-            f"{found.where(missing)}: there is no file {folder / files[missing]}; give it with its"
-            " ending"
+            f"{table_read.where(missing)}: there is no file {folder / files[missing]}; give it with"
+            " its ending"
         )
     # 2. The only other column is the target.
-    others = [each for each in found.columns if each != name]
+    others = [each for each in table_read.columns if each != name]
     if not source.target and len(others) == 1:
         source = replace(source, target=(others[0],))
-    return files, list(targets_in(found, source, kind) or [])
+    return files, list(targets_in(table_read, source, kind) or [])
 
 
 def names_in(folder: Path) -> list[str]:
     return sorted(
-        each.name for each in os.scandir(folder) if each.is_file() and not each.name.startswith(".")
+        entry.name
+        for entry in os.scandir(folder)
+        if entry.is_file() and not entry.name.startswith(".")
     )
 
 
 def folders_in(folder: Path) -> list[str]:
     return sorted(
-        each.name
-        for each in os.scandir(folder)
-        if each.is_dir() and not each.name.startswith((".", "__"))
+        entry.name
+        for entry in os.scandir(folder)
+        if entry.is_dir() and not entry.name.startswith((".", "__"))
     )
 
 

@@ -68,8 +68,8 @@ def told_by_arrays(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor
         if pieces[0][0].numel() > _WIDEST:
             continue
         entries = torch.cat([piece.reshape(len(piece), -1) for piece in pieces]).numpy().T
-        told = (i for i, each in enumerate(entries) if any(_is_told(each, y) for y in columns))
-        entry = next(told, None)
+        places = (i for i, entry in enumerate(entries) if any(_is_told(entry, y) for y in columns))
+        entry = next(places, None)
         if entry is not None:
             of_input = f" of input {place}" if len(batches[0]) > 1 else ""
             return (
@@ -85,9 +85,9 @@ def _is_told(entries: np.ndarray, targets: np.ndarray) -> bool:
     """
     # A few samples decide most of it at little cost.
     few = slice(0, 4 * _FEWEST)
-    first, found = entries[few].tolist(), targets[few].tolist()
-    pairs = set(zip(first, found, strict=True))
-    if len(pairs) == len(set(first)) == len(set(found)):
+    first, values = entries[few].tolist(), targets[few].tolist()
+    pairs = set(zip(first, values, strict=True))
+    if len(pairs) == len(set(first)) == len(set(values)):
         return bool(how_told(entries.tolist(), targets.tolist())) or (
             targets.dtype.kind == "f" and len(targets) >= _FEWEST and _is_line(entries, targets)
         )

@@ -61,7 +61,7 @@ def read_masks(source: Source) -> Raw:
         part: np.stack([_grey(image, mask, source) for image, mask in files])
         for part, files in pairs.items()
     }
-    counts = np.sum([np.bincount(each.ravel(), minlength=256) for each in grey.values()], 0)
+    counts = np.sum([np.bincount(mask.ravel(), minlength=256) for mask in grey.values()], 0)
     values = _values(counts, source)
     classes = np.full(256, IGNORED, np.int64)
     classes[list(values)] = np.arange(len(values))
@@ -69,9 +69,9 @@ def read_masks(source: Source) -> Raw:
         wrong = ~np.isin(masks, [*values, source.ignored]).reshape(len(masks), -1).all(1)
         if wrong.any():
             place = int(wrong.argmax())
-            found = sorted({*np.unique(masks[place]).tolist()} - {*values, source.ignored})
+            unlisted = sorted({*np.unique(masks[place]).tolist()} - {*values, source.ignored})
             raise OwnError(
-                f"{pairs[part][place][1]}: the grey value {found[0]} is not among data.values,"
+                f"{pairs[part][place][1]}: the grey value {unlisted[0]} is not among data.values,"
                 f" {list(values)}"
             )
         raw.parts[part].targets = torch.from_numpy(classes[masks])
@@ -81,12 +81,12 @@ def read_masks(source: Source) -> Raw:
 
 def _folders_of_parts(folder: Path, source: Source) -> Mapping[str, tuple[Path, Path]]:
     """The folders of images and of masks of each part."""
-    below = {each.lower(): folder / each for each in folders_in(folder)}
+    below = {name.lower(): folder / name for name in folders_in(folder)}
     named = _parts_in(folder)
     # 1. Both folders here, perhaps with those of the parts inside.
     if {"images", "masks"} <= below.keys():
         images, masks = below["images"], below["masks"]
-        beside = [each for each in named.values() if "masks" in folders_in(folder / each)]
+        beside = [name for name in named.values() if "masks" in folders_in(folder / name)]
         if beside:
             raise OwnError(
                 f"{folder / beside[0]}: lies beside `images` and `masks`, and would be left out;"
@@ -105,20 +105,20 @@ def _folders_of_parts(folder: Path, source: Source) -> Mapping[str, tuple[Path, 
             for part in {**named, **of_masks}
         }
     # 2. A folder for each part, with both inside.
-    found = {}
+    pairs = {}
     for part, each in named.items():
         inside = {name.lower(): folder / each / name for name in folders_in(folder / each)}
         if {"images", "masks"} <= inside.keys():
-            found[part] = (inside["images"], inside["masks"])
-    if not found or len(found) < len(named):
-        lacking = next((each for part, each in named.items() if part not in found), "")
+            pairs[part] = (inside["images"], inside["masks"])
+    if not pairs or len(pairs) < len(named):
+        lacking = next((part_name for part, part_name in named.items() if part not in pairs), "")
         where = folder / lacking if lacking else source.path
         raise OwnError(
             f"{where}: task segmentation takes a folder `images` and a folder `masks`, whose files"
             " have equal names; or give arrays x and y as .npz"
         )
     _check_parts_alone(folder, named)
-    return found
+    return pairs
 
 
 def _parts_in(folder: Path) -> dict[str, str]:
@@ -126,19 +126,19 @@ def _parts_in(folder: Path) -> dict[str, str]:
     are of one part, as val and validation.
     """
     named: dict[str, str] = {}
-    for each in folders_in(folder):
-        part = part_named(each)
+    for name in folders_in(folder):
+        part = part_named(name)
         if part and part in named:
-            raise OwnError(f"{folder / each}: is of the same part as {folder / named[part]}")
+            raise OwnError(f"{folder / name}: is of the same part as {folder / named[part]}")
         if part:
-            named[part] = each
+            named[part] = name
     return named
 
 
 def _check_parts_alone(folder: Path, named: Mapping[str, str]) -> None:
     """Refuse images beside the parts' folders, which would be left out."""
-    others = [each for each in folders_in(folder) if each not in named.values()]
-    aside = [each for each in others if has_images(folder / each)]
+    others = [name for name in folders_in(folder) if name not in named.values()]
+    aside = [name for name in others if has_images(folder / name)]
     aside += filter(is_image, names_in(folder))
     if aside:
         raise OwnError(
@@ -170,15 +170,15 @@ def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    by_stem: dict[str, Path] = {}
     if below := folders_in(folder):
         raise OwnError(f"{folder / below[0]}: a folder among images; put its files into {folder}")
     for name in filter(is_image, names_in(folder)):
         path = folder / name
-        if path.stem in found:
-            raise OwnError(f"{path}: has the name of {found[path.stem]}; rename one of them")
-        found[path.stem] = path
-    return found
+        if path.stem in by_stem:
+            raise OwnError(f"{path}: has the name of {by_stem[path.stem]}; rename one of them")
+        by_stem[path.stem] = path
+    return by_stem
 
 
 def _bytes_of(files: Sequence[Path], index: int) -> bytes:
@@ -205,7 +205,7 @@ def _grey(image: Path, mask: Path, source: Source) -> np.ndarray:
             # Between two classes lies none: the nearest place is taken.
             height, width = source.size or size[::-1]
             resized = opened.resize((width, height), Image.Resampling.NEAREST)
-            found = np.asarray(resized, dtype=np.uint8)
+            grey = np.asarray(resized, dtype=np.uint8)
     except OwnError:
         raise
     except Exception as error:  # decoders raise errors of many kinds
@@ -215,7 +215,7 @@ def _grey(image: Path, mask: Path, source: Source) -> np.ndarray:
             f"{image}: its EXIF data turn the image, and its mask would stay; save it upright, or"
             " write `data.orientation: stored`"
         )
-    return found
+    return grey
 
 
 def _check_mask(mask: Path, opened: Image.Image) -> None:
@@ -231,28 +231,28 @@ def _values(counts: np.ndarray, source: Source) -> tuple[int, ...]:
     """The grey value of each class: those that are given, or 0, 1, 2 and so on."""
     if source.values:
         return source.values
-    found = [value for value in np.flatnonzero(counts).tolist() if value != source.ignored]
-    if not found:
+    values = [value for value in np.flatnonzero(counts).tolist() if value != source.ignored]
+    if not values:
         raise OwnError(f"{source.path}: every place of the masks is ignored: nothing to learn from")
-    if found != [*range(len(found))]:
-        listed = ", ".join(map(str, found[:8])) + (", ..." if found[8:] else "")
-        cures = [f"write `data.values: [{listed}]` for {len(found)} classes"]
-        if found[-1] == 255 and found[:-1] == [*range(len(found) - 1)]:
+    if values != [*range(len(values))]:
+        listed = ", ".join(map(str, values[:8])) + (", ..." if values[8:] else "")
+        cures = [f"write `data.values: [{listed}]` for {len(values)} classes"]
+        if values[-1] == 255 and values[:-1] == [*range(len(values) - 1)]:
             cures.append("`data.ignored: 255` where these places count nowhere")
         raise OwnError(
             f"{source.path}: the masks have the grey values {listed}, and classes are numbered from"
             f" 0 on: {', or '.join(cures)}"
         )
-    return tuple(found)
+    return tuple(values)
 
 
 def _described(counts: np.ndarray, values: Sequence[int], ignored: int) -> str:
     """Which grey value is which class, and how many places have it."""
     whole = counts.sum()
-    told = [
+    lines = [
         f"grey {value} is class {number} ({counts[value] / whole:.1%} of places)"
         for number, value in enumerate(values)
     ]
     if ignored >= 0:
-        told.append(f"grey {ignored} counts nowhere ({counts[ignored] / whole:.1%})")
-    return ", ".join(told)
+        lines.append(f"grey {ignored} counts nowhere ({counts[ignored] / whole:.1%})")
+    return ", ".join(lines)

@@ -37,9 +37,9 @@ def part_named(name: str) -> str:
     """The part that a name speaks of, as `wiki.valid.tokens` of validation; "" where it speaks
     of none.
     """
-    words = "".join(each if each.isalpha() else " " for each in name.lower()).split()
-    found = {_NAMES[word] for word in words if word in _NAMES}
-    return found.pop() if len(found) == 1 else ""
+    words = "".join(character if character.isalpha() else " " for character in name.lower()).split()
+    parts = {_NAMES[word] for word in words if word in _NAMES}
+    return parts.pop() if len(parts) == 1 else ""
 
 
 @dataclass

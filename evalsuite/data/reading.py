@@ -143,29 +143,29 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
 
 
 def _of_tables(
-    found: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None
+    tables: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None
 ) -> Raw:
     # 1. The training part, and targets whose listed names agree in all parts.
-    train = found.get("train")
+    train = tables.get("train")
     if train is None:
         raise OwnError(
-            f"{source.path}: there is no training part, only {', '.join(found)}; name one 'train'"
+            f"{source.path}: there is no training part, only {', '.join(tables)}; name one 'train'"
         )
     for name in target_columns(train, source):
-        if not any(is_text(table, name) for table in found.values()):
-            listed = {part: table.names.get(name, ()) for part, table in found.items()}
+        if not any(is_text(table, name) for table in tables.values()):
+            listed = {part: table.names.get(name, ()) for part, table in tables.items()}
             check_alike(listed, source.path)
     # 2. The reader by the task, and else by what the columns hold: images, texts, or numbers and
     # categories.
     if kind == "tokens":
-        return read_rows(found, source, tokenizer_of(tokenizer or "bytes", source.path))
+        return read_rows(tables, source, tokenizer_of(tokenizer or "bytes", source.path))
     if kind == "tags":
-        return read_tags(found, source, tokenizer_of(tokenizer, source.path))
+        return read_tags(tables, source, tokenizer_of(tokenizer, source.path))
     if image := image_column(train, source):
-        return read_images(found, source, kind, image)
+        return read_images(tables, source, kind, image)
     if text_columns(train, source):
-        return read_texts(found, source, kind, tokenizer_of(tokenizer, source.path))
-    return read_features(found, source, kind)
+        return read_texts(tables, source, kind, tokenizer_of(tokenizer, source.path))
+    return read_features(tables, source, kind)
 
 
 def _assembled(
@@ -265,12 +265,12 @@ def _dimensions(targets: torch.Tensor) -> str:
     return "numbers" if targets.ndim == 1 else f"rows of {targets[0].numel()} numbers"
 
 
-def _lacking(found: Numbered) -> str:
+def _lacking(numbered_targets: Numbered) -> str:
     """Tell of classes without a sample, and of samples that count nowhere."""
-    targets = torch.cat([part.flatten() for part in found.targets.values()])
+    targets = torch.cat([part.flatten() for part in numbered_targets.targets.values()])
     known = targets[targets != IGNORED]
     uncounted, seen = len(targets) - len(known), set(known.tolist())
-    absent = [place for place in range(found.count) if place not in seen]
+    absent = [place for place in range(numbered_targets.count) if place not in seen]
     said = ""
     if absent:
         shown = ", ".join(map(str, absent)) if len(absent) <= _NAMED else f"{len(absent)} of them"
@@ -283,8 +283,8 @@ def _lacking(found: Numbered) -> str:
 def _of_places(task: Task) -> bool:
     """Whether a target of the task is of places, which move where the inputs are moved."""
     inner: Any = getattr(task, "task", task)
-    tasks = [own for _, own in getattr(inner, "heads", (("", inner),))]
-    return any(kind_of(each) == "places" for each in tasks)
+    tasks = [task_of_head for _, task_of_head in getattr(inner, "heads", (("", inner),))]
+    return any(kind_of(task_of_head) == "places" for task_of_head in tasks)
 
 
 def _shifted(part: Part) -> Part:
@@ -316,7 +316,7 @@ def _check_given(raw: Raw) -> None:
                 " it cut"
             )
         several = part.targets.values() if isinstance(part.targets, Mapping) else [part.targets]
-        counts = [len(each) for each in several if each is not None]
+        counts = [len(samples) for samples in several if samples is not None]
         if wrong := [count for count in counts if count != len(part.inputs)]:
             sizes = f"{len(part.inputs)} inputs but {wrong[0]} targets"
             raise OwnError(f"{raw.said}: the part {name} has {sizes}; give each sample one")
@@ -338,9 +338,9 @@ def _check_given(raw: Raw) -> None:
 
 def _shapes(part: Part) -> str:
     inputs = part.inputs if isinstance(part.inputs, torch.Tensor) else part.inputs.first
-    shapes = mapped(inputs, lambda each: each[0])
+    shapes = mapped(inputs, lambda leaf: leaf[0])
     named = shapes.items() if isinstance(shapes, dict) else (("", leaf) for leaf in leaves(shapes))
-    return ", ".join(f"{name} {tuple(each.shape)}".strip() for name, each in named)
+    return ", ".join(f"{name} {tuple(leaf.shape)}".strip() for name, leaf in named)
 
 
 def _check_next(raw: Raw, targets: Targets) -> None:
@@ -364,13 +364,13 @@ def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
         )
     batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
     with torch.no_grad(), computing():
-        found = torch.cat([targets_of(batch).float() for batch in batches])
-    if found.ndim != 2:
+        targets = torch.cat([targets_of(batch).float() for batch in batches])
+    if targets.ndim != 2:
         raise OwnError(
-            f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples,"
+            f"the model gives outputs of shape {tuple(targets.shape)}; an embedding is (samples,"
             " width)"
         )
-    return found
+    return targets
 
 
 def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
@@ -448,8 +448,8 @@ class Augment:
         """The batch, changed. Raises OwnError where the function raises, or gives another shape."""
         function = resolve(self._reference, what="the augmentation")
         try:
-            found: Inputs = function(inputs, generator)
-            shapes = [tuple(leaf.shape) for leaf in leaves(found)]
+            augmented: Inputs = function(inputs, generator)
+            shapes = [tuple(leaf.shape) for leaf in leaves(augmented)]
         except Exception as error:  # a user's function may raise anything
             raise blame(error, "the augmentation", self._reference) from error
         wanted = [tuple(leaf.shape) for leaf in leaves(inputs)]
@@ -457,7 +457,7 @@ class Augment:
             raise OwnError(
                 f"{self._reference}: gives inputs of shape {shapes} for {wanted}; keep the shape"
             )
-        return found
+        return augmented
 
 
 def flip(inputs: Inputs, generator: torch.Generator) -> Inputs:

@@ -25,11 +25,11 @@ def other_scales(parts: Mapping[str, Part], targets: Mapping[str, torch.Tensor])
         if isinstance(part.inputs, torch.Tensor) and part.inputs.is_floating_point()
     }
     real = {name: values for name, values in targets.items() if values.is_floating_point()}
-    for what, found in (("inputs", inputs), ("targets", real)):
-        for name, values in found.items():
-            if name == "train" or "train" not in found:
+    for what, tensors in (("inputs", inputs), ("targets", real)):
+        for name, values in tensors.items():
+            if name == "train" or "train" not in tensors:
                 continue
-            if factor := _factor(found["train"], values):
+            if factor := _factor(tensors["train"], values):
                 sentences.append(
                     f"the {what} of {name} deviate {factor:.3g} times as far from their mean as"
                     " those of train: give both in one scale"

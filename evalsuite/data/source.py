@@ -104,7 +104,7 @@ class Source:
     def __post_init__(self) -> None:
         # 1. Shares of the training part, which must leave something to train on.
         shares = {name: getattr(self, name) for name in ("calibration", "validation", "test")}
-        wrong = next((name for name, each in shares.items() if not 0 < each < 1), "")
+        wrong = next((name for name, share in shares.items() if not 0 < share < 1), "")
         if wrong:
             raise OwnError(
                 f"data.{wrong} is a share of the training part, in (0, 1), got {shares[wrong]}"
@@ -137,14 +137,16 @@ class Source:
         if self.channels not in (0, 1, 3):
             raise OwnError(f"data.channels must be 1 or 3, got {self.channels}")
         sound = all(map(math.isfinite, (*self.mean, *self.std))) and all(
-            each > 0 for each in self.std
+            deviation > 0 for deviation in self.std
         )
         if len(self.mean) != len(self.std) or not sound:
             raise OwnError(
                 f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and"
                 f" {list(self.std)}"
             )
-        if any(not 0 <= each <= 1 for each in self.mean) or any(each > 1 for each in self.std):
+        if any(not 0 <= number <= 1 for number in self.mean) or any(
+            number > 1 for number in self.std
+        ):
             raise OwnError(
                 f"data.mean and data.std are of pixels in [0, 1], got {list(self.mean)} and"
                 f" {list(self.std)}; divide those of pixels up to 255 by 255"
@@ -173,7 +175,9 @@ class Source:
         check_plain(place)
         if not place.exists():
             known = place.parent.iterdir() if place.parent.is_dir() else ()
-            beside = [str(each) for each in known if not each.name.startswith((".", "__"))]
+            beside = [
+                str(neighbour) for neighbour in known if not neighbour.name.startswith((".", "__"))
+            ]
             hint = did_you_mean(str(place), beside) if 0 < len(beside) <= 20 else ""
             raise OwnError(f"{self.path}: there is no such file or folder{hint}")
         return place
@@ -182,35 +186,35 @@ class Source:
 def _check_grey(values: tuple[int, ...], ignored: int) -> None:
     """Refuse grey values that no mask can have, or that would mean two things."""
     grey = [*values, *([ignored] if ignored != -1 else [])]
-    if len({*grey}) < len(grey) or not all(0 <= each <= 255 for each in grey):
+    if len({*grey}) < len(grey) or not all(0 <= value <= 255 for value in grey):
         raise OwnError(
             f"data.values and data.ignored are different grey values from 0 to 255, got"
             f" {list(values)} and {ignored}"
         )
 
 
-def source_of(given: Any) -> Source:
+def source_of(option: Any) -> Source:
     """A text, a mapping with `path` and options, or a `Source`, as a `Source`. Raises OwnError: an
     option is unknown or of another type; the text has one problem a clause.
     """
     from pydantic import TypeAdapter, ValidationError
 
     # 1. A text is a path.
-    if isinstance(given, Source):
-        return given
-    if isinstance(given, (str, Path)):
-        given = {"path": str(given)}
+    if isinstance(option, Source):
+        return option
+    if isinstance(option, (str, Path)):
+        option = {"path": str(option)}
     if (
-        not isinstance(given, Mapping)
-        or not isinstance(given.get("path"), str)
-        or not given["path"]
+        not isinstance(option, Mapping)
+        or not isinstance(option.get("path"), str)
+        or not option["path"]
     ):
         raise OwnError(
-            f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}"
+            f"data: write a path, my.py:make_data, or a mapping with `path`, got {option!r}"
         )
     # 2. Options by their names, and in the short forms that are allowed: one name for a list, a
     # number for a pair.
-    options = {**given}
+    options = {**option}
     known = [field.name for field in fields(Source)]
     for key in options:
         if key not in known:
@@ -229,7 +233,7 @@ def source_of(given: Any) -> Source:
         text = json.dumps(options)
         return TypeAdapter(Source).validate_json(text, strict=True)
     except ValidationError as error:
-        raise OwnError("; ".join(_said(each) for each in error.errors())) from error
+        raise OwnError("; ".join(_said(problem) for problem in error.errors())) from error
     except TypeError as error:
         raise OwnError(f"data: options are text, numbers and lists of them: {error}") from error
 
@@ -257,20 +261,20 @@ def digest(file: Path) -> bytes:
 
 @lru_cache(maxsize=1 << 18)
 def _digest(file: Path, _stamp: tuple[int, int]) -> bytes:
-    found = hashlib.sha256()
+    whole = hashlib.sha256()
     with file.open("rb") as opened:
         while chunk := opened.read(_CHUNK):
-            found.update(chunk)
-    return found.digest()
+            whole.update(chunk)
+    return whole.digest()
 
 
 def files_in(folder: Path) -> list[Path]:
     """Every file below, hidden ones left out, in an order that does not depend on the file
     system.
     """
-    found = (path for path in folder.rglob("*") if path.is_file())
+    paths = (path for path in folder.rglob("*") if path.is_file())
     return sorted(
-        each
-        for each in found
-        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
+        path
+        for path in paths
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )

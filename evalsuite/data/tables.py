@@ -62,17 +62,17 @@ def read_tables(source: Source) -> dict[str, Table]:
     if (place / _SAVED[0]).is_file():
         file = place / _SAVED[0]
         try:
-            names = [str(each) for each in json.loads(file.read_text(encoding="utf-8"))["splits"]]
+            names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["splits"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OwnError(
                 f"{file}: is not what save_to_disk writes ({error}); save the data set anew"
             ) from error
-        found = {part_named(name): place / name for name in names if part_named(name)}
-        if not found:
+        folders = {part_named(name): place / name for name in names if part_named(name)}
+        if not folders:
             raise OwnError(
                 f"{place}: its splits are {', '.join(names)}; name them train, validation, test"
             )
-        return {name: _checked(_saved(each)) for name, each in found.items()}
+        return {name: _checked(_saved(folder)) for name, folder in folders.items()}
     if (place / _SAVED[1]).is_file():
         return {"train": _checked(_saved(place))}
     # 3. A folder of files that are named for the parts.
@@ -87,14 +87,14 @@ def read_tables(source: Source) -> dict[str, Table]:
                 " file"
             )
         parts[name] = each
-    return {name: _checked(_read(each)) for name, each in parts.items()}
+    return {name: _checked(_read(file)) for name, file in parts.items()}
 
 
 def is_table(place: Path) -> bool:
     """Whether the path is a table, or a folder of such."""
     if place.is_file():
         return place.suffix.lower() in SUFFIXES
-    return any((place / each).is_file() for each in _SAVED) or any(
+    return any((place / name).is_file() for name in _SAVED) or any(
         path.suffix.lower() in SUFFIXES for path in place.iterdir()
     )
 
@@ -172,12 +172,12 @@ def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any
             f"{table.file}: no target column; name one with `data.target` (there are"
             f" {', '.join(few)})"
         )
-    found = [column(table, name) for name in names]
+    columns = [column(table, name) for name in names]
     if kind == "labels" and len(names) > 1:
-        found = [
-            _zeros_and_ones(table, name, given) for name, given in zip(names, found, strict=True)
+        columns = [
+            _zeros_and_ones(table, name, cells) for name, cells in zip(names, columns, strict=True)
         ]
-    return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
+    return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
 
 
 _ABSENT, _PRESENT = ("false", "f"), ("true", "t")  # as pandas, R and SQL write truth values
@@ -187,20 +187,20 @@ def _zeros_and_ones(table: Table, name: str, values: list[Any]) -> list[int]:
     """A column that tells for each row whether a label is there, as 0, 1 and what counts nowhere.
     Raises OwnError for other values, which would be names of labels.
     """
-    found = []
+    numbers = []
     for index, value in enumerate(values):
         text = str(value).strip().lower()
         number = float(text) if is_decimal(text) else None
         if text in (*_ABSENT, *_PRESENT):
-            found.append(int(text in _PRESENT))
+            numbers.append(int(text in _PRESENT))
         elif number in (0, 1, IGNORED):
-            found.append(int(number or 0))
+            numbers.append(int(number or 0))
         else:
             where, missing = table.where(index), text in MISSING
             held = "is empty" if missing else f"holds {value!r}"
             cure = "a column of a label holds 0 and 1, or true and false"
             raise OwnError(f"{where}: column {name!r} {held}; {cure}")
-    return found
+    return numbers
 
 
 def read_csv(file: Path) -> Table:
@@ -214,7 +214,7 @@ def read_csv(file: Path) -> Table:
             head = opened.readline()
             opened.seek(0)
             reader = csv.reader(opened, delimiter=max(",;\t", key=head.count), strict=True)
-            names = [each.strip() for each in next(reader, [])]
+            names = [name.strip() for name in next(reader, [])]
             rows, lines = [], []
             for row in reader:
                 if not row:
@@ -240,7 +240,7 @@ def read_csv(file: Path) -> Table:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise OwnError(f"{file}:1: two columns are called {twice!r}; give each a name of its own")
-    columns = [list(each) for each in zip(*rows, strict=True)] or [[] for _ in names]
+    columns = [list(cells) for cells in zip(*rows, strict=True)] or [[] for _ in names]
     return Table(file, dict(zip(names, columns, strict=True)), lines)
 
 
@@ -286,28 +286,28 @@ class _TwiceError(Exception):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise _TwiceError(
             next(name for name, count in Counter(k for k, _ in pairs).items() if count > 1)
         )
-    return found
+    return members
 
 
 def _json(line: str, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line, object_pairs_hook=_once)
+        value = json.loads(line, object_pairs_hook=_once)
     except _TwiceError as error:
         raise OwnError(
             f"{where}: two values are called {error.args[0]!r}; give each a name"
         ) from error
     except (ValueError, RecursionError) as error:
         raise OwnError(f"{where}: is not JSON ({error}); write one object a line") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise OwnError(
-            f'{where}: is a {type(found).__name__}, no object; write {{"text": ..., "label": ...}}'
+            f'{where}: is a {type(value).__name__}, no object; write {{"text": ..., "label": ...}}'
         )
-    return found
+    return value
 
 
 def _parquet(file: Path) -> Table:
@@ -316,11 +316,11 @@ def _parquet(file: Path) -> Table:
 
     try:
         check_size(file, *_promised(parquet.read_metadata(file)))
-        found = parquet.read_table(file)
+        table = parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as error:
         said = " ".join(str(error).split())[:200]
         raise OwnError(f"{file}: cannot be read as parquet ({said}); write it anew") from error
-    return _of_arrow(file, found, _features(found.schema.metadata))
+    return _of_arrow(file, table, _features(table.schema.metadata))
 
 
 def _promised(metadata: Any) -> tuple[int, str]:
@@ -355,7 +355,7 @@ def _saved(folder: Path) -> Table:
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         described = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
-        files = [folder / each["filename"] for each in state["_data_files"]]
+        files = [folder / entry["filename"] for entry in state["_data_files"]]
         if state.get("_indices_data_files"):
             raise OwnError(
                 f"{folder}: holds a selection of rows; save it anew after .flatten_indices()"
@@ -393,7 +393,11 @@ def _of_arrow(file: Path, table: Any, features: Any) -> Table:
     twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
     if twice is not None:
         raise OwnError(f"{file}: two columns are called {twice!r}; give each a name of its own")
-    names = {name: tuple(found) for name, each in features.items() if (found := _class_names(each))}
+    names = {
+        name: tuple(names_of_classes)
+        for name, feature in features.items()
+        if (names_of_classes := _class_names(feature))
+    }
     columns = {name: table.column(name) for name in table.column_names}
     return Table(file, columns, names={**_categories(table), **names})
 
@@ -407,7 +411,7 @@ def _categories(table: Any) -> dict[str, tuple[str, ...]]:
     # 1. What pandas wrote as categorical.
     try:
         described = json.loads((table.schema.metadata or {})[b"pandas"])["columns"]
-        pandas = {each["name"] for each in described if each["pandas_type"] == "categorical"}
+        pandas = {column["name"] for column in described if column["pandas_type"] == "categorical"}
     except (KeyError, TypeError, ValueError, RecursionError):
         pandas = set()
     listed = {}

@@ -51,8 +51,8 @@ def kind_of(task: Task) -> Kind:
         tasks.Embedding: "vectors",
         tasks.Heads: "heads",
     }
-    found: Kind = getattr(task, "targets", "")
-    return found or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
+    kind: Kind = getattr(task, "targets", "")
+    return kind or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,22 @@ def numbered_heads(
         if kind not in _OF_HEADS:
             said = f"task: the output {name} has a task {type(task).__name__}"
             raise OwnError(f"{said}, which no network of several outputs may have")
-        own = {
-            part: Part(each.inputs, columns[part][place], partial(_named, name, each.where))
-            for part, each in parts.items()
+        parts_of_head = {
+            part: Part(
+                part_values.inputs, columns[part][place], partial(_named, name, part_values.where)
+            )
+            for part, part_values in parts.items()
         }
-        found = numbered(own, kind, Naming())
-        for part, targets in found.targets.items():
+        head = numbered(parts_of_head, kind, Naming())
+        for part, targets in head.targets.items():
             of_parts[part].append(targets)
-        if found.classes is not None:
-            notes.append((f"classes of {name}", found.classes.described()))
+        if head.classes is not None:
+            notes.append((f"classes of {name}", head.classes.described()))
     train = of_parts["train"]
     shaped = replace(
         heads,
-        targets=tuple(tuple(each.shape[1:]) for each in train),
-        real=tuple(each.is_floating_point() for each in train),
+        targets=tuple(tuple(tensor.shape[1:]) for tensor in train),
+        real=tuple(tensor.is_floating_point() for tensor in train),
     )
     joined = {part: shaped.joined(targets) for part, targets in of_parts.items()}
     return joined, shaped, tuple(notes)
@@ -109,21 +111,21 @@ def _named(name: str, where: Callable[[int], str], index: int) -> str:
 
 def _of_outputs(part: Part, names: Sequence[str], listed: bool) -> list[Any]:
     """The targets of each output, in their order."""
-    given, count = part.targets, len(names)
-    if isinstance(given, Mapping):
-        if set(names) <= given.keys():
-            return [given[name] for name in names]
-        if listed and len(given) == count:
-            return list(given.values())
-        absent = next(name for name in names if name not in given)
+    targets, count = part.targets, len(names)
+    if isinstance(targets, Mapping):
+        if set(names) <= targets.keys():
+            return [targets[name] for name in names]
+        if listed and len(targets) == count:
+            return list(targets.values())
+        absent = next(name for name in names if name not in targets)
         raise OwnError(
-            f"{part.where(-1)}: there are no targets of {absent!r}, only of {', '.join(given)};"
+            f"{part.where(-1)}: there are no targets of {absent!r}, only of {', '.join(targets)};"
             " name them in the order of the outputs by `data.target`"
         )
-    if isinstance(given, list) and given and all(len(_row(row)) == count for row in given):
-        return [list(column) for column in zip(*given, strict=True)]
-    if getattr(given, "ndim", 0) == 2 and given.shape[1] == count:
-        return [given[:, place] for place in range(count)]
+    if isinstance(targets, list) and targets and all(len(_row(row)) == count for row in targets):
+        return [list(column) for column in zip(*targets, strict=True)]
+    if getattr(targets, "ndim", 0) == 2 and targets.shape[1] == count:
+        return [targets[:, place] for place in range(count)]
     raise OwnError(
         f"{part.where(-1)}: there is one target, and {count} outputs have tasks; give the targets"
         f" by the names of the outputs ({', '.join(names)}), as a mapping, or as arrays or columns"
@@ -168,21 +170,21 @@ def numbered(
 
 def _listed(part: Part) -> torch.Tensor | list[Any]:
     """A tensor, or a list of texts, numbers or lists of them."""
-    given = part.targets
-    if given is None:
+    targets = part.targets
+    if targets is None:
         raise OwnError(
             f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or"
             " choose another task"
         )
-    if isinstance(given, torch.Tensor):
-        return given.detach().cpu()
-    if hasattr(given, "dtype"):  # numpy's
+    if isinstance(targets, torch.Tensor):
+        return targets.detach().cpu()
+    if hasattr(targets, "dtype"):  # numpy's
         return (
-            given.tolist()
-            if given.dtype.kind in "USO"
-            else torch.from_numpy(given.astype(given.dtype.newbyteorder("=")))
+            targets.tolist()
+            if targets.dtype.kind in "USO"
+            else torch.from_numpy(targets.astype(targets.dtype.newbyteorder("=")))
         )
-    return list(given)
+    return list(targets)
 
 
 def _told(targets: torch.Tensor | list[Any]) -> Kind:
@@ -198,8 +200,8 @@ def _told(targets: torch.Tensor | list[Any]) -> Kind:
     )
 
 
-def _alike(found: Mapping[str, torch.Tensor]) -> None:
-    shapes = {name: tuple(each.shape[1:]) for name, each in found.items()}
+def _alike(of_parts: Mapping[str, torch.Tensor]) -> None:
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in of_parts.items()}
     other = next((name for name, shape in shapes.items() if shape != shapes["train"]), "")
     if other:
         raise OwnError(
@@ -213,7 +215,7 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if isinstance(targets, torch.Tensor):
         exact = targets.double()
     else:
-        rows = [[_number(each, part, i) for each in _row(value)] for i, value in enumerate(targets)]
+        rows = [[_number(cell, part, i) for cell in _row(value)] for i, value in enumerate(targets)]
         _check_even(rows, part)
         exact = torch.tensor(rows, dtype=torch.float64)
         exact = exact[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else exact
@@ -221,20 +223,20 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if coarse(exact) is not None:
         said = "the targets differ by less than float32 tells"
         raise OwnError(f"{part.where(-1)}: {said}: subtract an offset, or scale them")
-    found = exact.float()
-    wrong = found.isinf().reshape(len(found), -1).any(1).nonzero().flatten()
+    single = exact.float()
+    wrong = single.isinf().reshape(len(single), -1).any(1).nonzero().flatten()
     if len(wrong):
         raise OwnError(
             f"{part.where(int(wrong[0]))}: the target is infinite; correct it, or leave the"
             " sample out"
         )
-    return found
+    return single
 
 
 def _check_even(rows: Sequence[Any], part: Part) -> None:
-    for i, each in enumerate(rows):
-        if len(_row(each)) != len(_row(rows[0])):
-            said = f"{len(_row(each))} targets, but the first sample has {len(_row(rows[0]))}"
+    for i, row in enumerate(rows):
+        if len(_row(row)) != len(_row(rows[0])):
+            said = f"{len(_row(row))} targets, but the first sample has {len(_row(rows[0]))}"
             raise OwnError(f"{part.where(i)}: {said}; give each as many")
 
 
@@ -364,8 +366,8 @@ def _classes(
     """
     # 1. Names: numbered by the order of classes.
     train = parts["train"]
-    given = raw["train"]
-    if isinstance(given, list) and any(isinstance(target, str) for target in given):
+    training = raw["train"]
+    if isinstance(training, list) and any(isinstance(target, str) for target in training):
         raw = {name: [_text(target) for target in targets] for name, targets in raw.items()}
         _check_few(raw["train"], train, naming)
         classes = of_texts(list(raw["train"]), train.where, naming, listed)
@@ -485,7 +487,7 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     # 1. A list: each value is a number, none is missing, and all have one shape.
     if isinstance(targets, list):
         targets = [_plain(target) for target in targets]
-        wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
+        wrong = next((i for i, target in enumerate(targets) if not _is_number(target)), None)
         if wrong is not None and _is_missing(targets[wrong]):
             raise OwnError(
                 f"{part.where(wrong)}: there is no target; fill it in, or leave the sample out"
@@ -513,8 +515,8 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
             raise OwnError(
                 f"{part.where(int(wrong_ones[0]))}: the label {value:.6g} is no class: {cure}"
             )
-    found = targets.long()
-    return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+    classes = targets.long()
+    return classes[:, 0] if classes.ndim == 2 and classes.shape[1] == 1 else classes
 
 
 def _is_one_hot(targets: torch.Tensor) -> bool:

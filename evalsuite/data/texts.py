@@ -39,10 +39,10 @@ class Tokens(Several):
     """Named inputs in half the memory, int32, and int64 when they are read."""
 
     def __init__(self, parts: Mapping[str, torch.Tensor]) -> None:
-        super().__init__({name: each.int() for name, each in parts.items()})
+        super().__init__({name: tokens.int() for name, tokens in parts.items()})
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        return mapped(super().read(indices), lambda each: each.long())
+        return mapped(super().read(indices), lambda tokens: tokens.long())
 
 
 def text_columns(table: Table, source: Source) -> tuple[str, ...]:
@@ -63,20 +63,20 @@ def read_texts(
     names = text_columns(tables["train"], source)
     if len(names) > 2:
         raise OwnError(f"data.text: at most two columns, a pair, got {list(names)}")
-    found = {}
+    encoded = {}
     for part, table in tables.items():
         texts = [texts_in(table, name) for name in names]
         rows = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
-        found[part] = tokenizer.samples(rows, source.length)
+        encoded[part] = tokenizer.samples(rows, source.length)
     # 2. Pad to the longest text of any part: all parts are inputs of one shape.
-    longest = max(len(ids) for rows in found.values() for ids, _ in rows)
+    longest = max(len(ids) for rows in encoded.values() for ids, _ in rows)
     if not longest:
         raise OwnError(
             f"{tables['train'].file}: every text of column {names[0]!r} is empty; name another with"
             " `text`"
         )
     parts = {}
-    for part, rows in found.items():
+    for part, rows in encoded.items():
         inputs = _padded([ids for ids, _ in rows], longest, tokenizer.padding)
         if len(names) == 2:
             inputs["token_type_ids"] = _table([types for _, types in rows], longest, 0)
@@ -84,7 +84,7 @@ def read_texts(
             Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where
         )
     labels = class_names(tables["train"], source, kind)
-    notes = _cut([ids for rows in found.values() for ids, _ in rows], source.length)
+    notes = _cut([ids for rows in encoded.values() for ids, _ in rows], source.length)
     said = str(tables["train"].file)
     return Raw(parts, None, tokenizer.vocabulary, labels, notes=notes, said=said)
 
@@ -118,10 +118,10 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
         for i, (one, two) in enumerate(zip(words, tags[part], strict=True)):
             _check_aligned(one, two, table.where(i))
         rows[part] = tokenizer.words(words, source.length)
-        places = [i for i, each in enumerate(tags[part]) for _ in each]
+        places = [i for i, tags_of_text in enumerate(tags[part]) for _ in tags_of_text]
         flat[part] = Part(
             torch.empty(0),
-            [tag for each in tags[part] for tag in each],
+            [tag for tags_of_text in tags[part] for tag in tags_of_text],
             partial(_at, table, places),
         )
     # 2. Number the classes over all words, in one list for all parts.
@@ -146,20 +146,20 @@ def _at(table: Table, places: Sequence[int], index: int) -> str:
 
 def texts_in(table: Table, name: str) -> list[str]:
     """A column's texts. Raises OwnError where one is none, or holds half of a surrogate pair."""
-    found = column(table, name)
-    for i, each in enumerate(found):
-        if not isinstance(each, str):
-            said = f"{str(each)[:40]!r}" if each is not None else "missing"
+    texts = column(table, name)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            said = f"{str(text)[:40]!r}" if text is not None else "missing"
             raise OwnError(
                 f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave"
                 " it out"
             )
-        if not each.isascii() and any("\ud800" <= letter <= "\udfff" for letter in each):
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             raise OwnError(
                 f"{table.where(i)}: the text of column {name!r} holds half of a surrogate pair;"
                 " write it anew"
             )
-    return found
+    return texts
 
 
 def _check_aligned(words: Any, tags: Any, where: str) -> None:
@@ -177,17 +177,17 @@ def _aligned(
     words: Sequence[Sequence[int | None]], tags: Sequence[Any], numbers: list[int]
 ) -> list[list[int]]:
     """The number of a word's tag at its first token."""
-    found, start = [], 0
-    for row, given in zip(words, tags, strict=True):
+    labels, start = [], 0
+    for row, tags_of_words in zip(words, tags, strict=True):
         before = [None, *row[:-1]]
-        found.append(
+        labels.append(
             [
-                IGNORED if each is None or each == last else numbers[start + each]
-                for each, last in zip(row, before, strict=False)
+                IGNORED if word is None or word == last else numbers[start + word]
+                for word, last in zip(row, before, strict=False)
             ]
         )
-        start += len(given)
-    return found
+        start += len(tags_of_words)
+    return labels
 
 
 def _padded(rows: Sequence[Sequence[int]], length: int, padding: int) -> dict[str, torch.Tensor]:
@@ -217,12 +217,12 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
     # 1. Files name a part, or none of them does.
     files = [place] if place.is_file() else _files(place)
     named = {
-        each: part_named(each.relative_to(place).as_posix()) if place.is_dir() else ""
-        for each in files
+        file: part_named(file.relative_to(place).as_posix()) if place.is_dir() else ""
+        for file in files
     }
     if any(named.values()) and not all(named.values()):
-        odd = next(each for each, part in named.items() if not part)
-        known = ", ".join(each.name for each, part in named.items() if part)
+        odd = next(file for file, part in named.items() if not part)
+        known = ", ".join(file.name for file, part in named.items() if part)
         raise OwnError(
             f"{odd}: names no part, beside {known}; call it train, validation or test, or move it"
             " away"
@@ -232,7 +232,7 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
     for file, part in named.items():
         texts.setdefault(part or "train", []).append(_text(file))
     return windows(
-        {part: "\n".join(each) for part, each in texts.items()}, source, tokenizer, str(place)
+        {part: "\n".join(lines) for part, lines in texts.items()}, source, tokenizer, str(place)
     )
 
 
@@ -279,8 +279,8 @@ def _tokens(text: str, tokenizer: Tokenizer) -> torch.Tensor:
         end = end if end > start else start + _PIECE
         pieces.append(text[start:end])
         start = end
-    found = [np.array(tokenizer.plain([piece])[0], np.int64) for piece in pieces]
-    return torch.from_numpy(np.concatenate(found) if found else np.zeros(0, np.int64))
+    tokens = [np.array(tokenizer.plain([piece])[0], np.int64) for piece in pieces]
+    return torch.from_numpy(np.concatenate(tokens) if tokens else np.zeros(0, np.int64))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -31,14 +31,14 @@ class Bytes:
         """At most `length` tokens of each text, or pair of texts, special ones among them; and the
         text of each. Bytes of a pair are joined by a line's end.
         """
-        found = []
-        for each in texts:
-            pair = each if isinstance(each, tuple) else (each,)
+        encoded = []
+        for text in texts:
+            pair = text if isinstance(text, tuple) else (text,)
             joined = [
                 (byte, place) for place, text in enumerate(pair) for byte in f"{text}\n".encode()
             ][:-1][:length]
-            found.append(([byte for byte, _ in joined], [place for _, place in joined]))
-        return found
+            encoded.append(([byte for byte, _ in joined], [place for _, place in joined]))
+        return encoded
 
     def words(
         self, texts: Sequence[Sequence[str]], length: int
@@ -46,7 +46,7 @@ class Bytes:
         """At most `length` tokens of each list of words, and the word of each, None of special
         ones.
         """
-        found = []
+        encoded = []
         for text in texts:
             pairs: list[tuple[int, int | None]] = []
             for place, word in enumerate(text):
@@ -54,10 +54,10 @@ class Bytes:
                     *([(32, None)] if place else []),
                     *((byte, place) for byte in word.encode()),
                 ]
-            found.append(
+            encoded.append(
                 ([byte for byte, _ in pairs[:length]], [place for _, place in pairs[:length]])
             )
-        return found
+        return encoded
 
 
 class Subwords:
@@ -70,21 +70,26 @@ class Subwords:
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         self._of.no_truncation()
-        return [each.ids for each in self._of.encode_batch(list(texts), add_special_tokens=False)]
+        return [
+            encoding.ids
+            for encoding in self._of.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self._of.decode(list(tokens), skip_special_tokens=False))
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         self._of.enable_truncation(length)
-        return [(each.ids, each.type_ids) for each in self._of.encode_batch(list(texts))]
+        return [
+            (encoding.ids, encoding.type_ids) for encoding in self._of.encode_batch(list(texts))
+        ]
 
     def words(
         self, texts: Sequence[Sequence[str]], length: int
     ) -> list[tuple[list[int], list[int | None]]]:
         self._of.enable_truncation(length)
-        found = self._of.encode_batch([list(text) for text in texts], is_pretokenized=True)
-        return [(each.ids, each.word_ids) for each in found]
+        encodings = self._of.encode_batch([list(text) for text in texts], is_pretokenized=True)
+        return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
 
 Tokenizer = Bytes | Subwords
@@ -105,11 +110,11 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
         from tokenizers import Tokenizer as Fast
 
         try:
-            found = Fast.from_file(str(file))
+            tokenizer = Fast.from_file(str(file))
         except Exception as error:  # the library raises plain Exceptions
             reason = " ".join(str(error).split())
             raise OwnError(f"{file}: cannot be read as a tokenizer ({reason}); {_CURE}") from error
-        return Subwords(found, _padding(found, file.parent))
+        return Subwords(tokenizer, _padding(tokenizer, file.parent))
     # 2. Whatever transformers finds in a folder or by a name; of a path that is not there it must
     # not ask the hub.
     if place.suffix == ".json" or (name.startswith((".", "/", "~")) and not place.is_dir()):
@@ -122,7 +127,7 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
         whole = AutoTokenizer.from_pretrained(
             name, trust_remote_code=False, local_files_only=place.is_dir()
         )
-        found = whole.backend_tokenizer
+        tokenizer = whole.backend_tokenizer
     except ImportError as error:
         raise OwnError(
             f"tokenizer {name!r}: has no tokenizer.json; pip install transformers to read others"
@@ -131,7 +136,8 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
         reason = " ".join(str(error).split())[:200]
         raise OwnError(f"tokenizer {name!r}: there is none here ({reason}); {_CURE}") from error
     return Subwords(
-        found, whole.pad_token_id if whole.pad_token_id is not None else _padding(found, place)
+        tokenizer,
+        whole.pad_token_id if whole.pad_token_id is not None else _padding(tokenizer, place),
     )
 
 
@@ -143,8 +149,8 @@ def _padding(of: Any, folder: Path) -> int:
     settings = _settings(file) if file.is_file() else {}
     said = settings.get("pad_token")
     name = said.get("content") if isinstance(said, dict) else said
-    known = (of.token_to_id(each) for each in ([name] if name else []) + list(_PADDING))
-    return next((each for each in known if each is not None), 0)
+    known = (of.token_to_id(token) for token in ([name] if name else []) + list(_PADDING))
+    return next((number for number in known if number is not None), 0)
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -98,10 +98,10 @@ class OwnActivations:
         places = tuple(sites[name].values())
         paths = {place.path for place in places}
         stay = tuple(use.path for use in census(exposed, gates=True) if use.path not in paths)
-        made = cls(name, places, stay, needed)
+        activations = cls(name, places, stay, needed)
         # 3. Put the same activation in anew, as a variant would: the outputs must not change.
-        made._check(module, example)
-        return made
+        activations._check(module, example)
+        return activations
 
     def replaced(self, module: nn.Module, make: Callable[[int], nn.Module]) -> nn.Module:
         """A copy of `module` with what `make` makes, given the number of channels, in each place.
@@ -121,19 +121,19 @@ class OwnActivations:
                     f"the model: it has no activation at {place.path}, where it had one before: let"
                     " what builds it make the same layers at every call"
                 )
-            made = make(place.channels)
-            if isinstance(made, Hardenable):
-                made.dimension = place.dimension
-            if getattr(present[place.path], "inplace", False) and hasattr(made, "inplace"):
-                vars(made)["inplace"] = True
-            exposed = substitute(exposed, {id(present[place.path]): made_like(exposed, made)})
+            activation = make(place.channels)
+            if isinstance(activation, Hardenable):
+                activation.dimension = place.dimension
+            if getattr(present[place.path], "inplace", False) and hasattr(activation, "inplace"):
+                vars(activation)["inplace"] = True
+            exposed = substitute(exposed, {id(present[place.path]): made_like(exposed, activation)})
         return exposed
 
     def _check(self, module: nn.Module, example: Inputs) -> None:
         """The network with its own activation put in anew computes what it did."""
-        row = next(each for each in known() if each.name == self.name)
+        row = next(traits for traits in known() if traits.name == self.name)
         off = _off(
-            *(outputs_of(each, example) for each in (module, self.replaced(module, row.make)))
+            *(outputs_of(network, example) for network in (module, self.replaced(module, row.make)))
         )
         if off:
             raise OwnError(
@@ -220,11 +220,11 @@ def _places(
         counts.update([rows[path]])
         sites[rows[path]].setdefault(path, Place(path, x.shape[dimension], dimension))
 
-    for path, each in watched.named_modules():
+    for path, module in watched.named_modules():
         if path in rows:
-            each.register_forward_pre_hook(partial(see, path=path))
-        elif not each._modules:
-            each.register_forward_hook(note)
+            module.register_forward_pre_hook(partial(see, path=path))
+        elif not module._modules:
+            module.register_forward_hook(note)
     outputs_of(watched, example)
     return counts, sites
 
@@ -261,8 +261,8 @@ def _none(module: nn.Module, uses: list[Use]) -> str:
         )
         for use in uses
     ]
-    found = sorted({f"{what} at {path or name}" for what, path in called})
-    said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    calls = sorted({f"{what} at {path or name}" for what, path in called})
+    said = ", ".join(calls[:5]) + (f" and {len(calls) - 5} more" if len(calls) > 5 else "")
     # ReLU is told apart: there is nothing to gain.
     if any(use.traits is RELU for use in uses):
         return (

@@ -57,19 +57,21 @@ class Adapted(nn.Module):
         """
         parts = [batch[key] for key in self._keys] if self._keys else [batch]
         named = dict(zip(self._names, parts, strict=False))
-        found = self.network(**named) if named else self.network(*parts)
+        returned = self.network(**named) if named else self.network(*parts)
         if self._output == MEAN:  # (samples, positions, width) to (samples, width)
-            states: torch.Tensor = _picked(found, _STATE)
+            states: torch.Tensor = _picked(returned, _STATE)
             mask: torch.Tensor | None = named.get(_MASK)
             if mask is None:
                 return states.mean(1)
             counted = mask.unsqueeze(-1).to(states.dtype)
             return (states * counted).sum(1) / counted.sum(1).clamp(min=1)
         if "," in self._output:  # several outputs, each (samples, ...), to (samples, width)
-            outputs = [_picked(found, name) for name in self._output.split(",")]
-            flat = [each.flatten(1) if each.ndim > 1 else each.unsqueeze(1) for each in outputs]
+            outputs = [_picked(returned, name) for name in self._output.split(",")]
+            flat = [
+                tensor.flatten(1) if tensor.ndim > 1 else tensor.unsqueeze(1) for tensor in outputs
+            ]
             return torch.cat(flat, 1)
-        return _picked(found, self._output)  # type: ignore[no-any-return]
+        return _picked(returned, self._output)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """Which parts of a batch it takes and which output it gives, for print(module)."""
@@ -109,22 +111,22 @@ def adapted(
     """
     keys, names = _parts(example, inputs)
     probe = Adapted(module, keys, names, "")
-    found = _called(probe, example)
+    returned = _called(probe, example)
     heads = getattr(task, "task", task)
     if isinstance(heads, Heads):
-        output = _of_heads(found, heads.names, output)
-    if not keys and not names and not output and isinstance(found, torch.Tensor):
-        _check_numbers(found, module)
+        output = _of_heads(returned, heads.names, output)
+    if not keys and not names and not output and isinstance(returned, torch.Tensor):
+        _check_numbers(returned, module)
         return module
-    made = Adapted(module, keys, names, output or _default(found, task))
-    given = _called(made, example)
-    if not isinstance(given, torch.Tensor):
+    network = Adapted(module, keys, names, output or _default(returned, task))
+    output_tensor = _called(network, example)
+    if not isinstance(output_tensor, torch.Tensor):
         raise OwnError(
-            f"the model: its output {made._output!r} is {_kind(given)}, not a"
-            f" tensor{_choose(found)}"
+            f"the model: its output {network._output!r} is {_kind(output_tensor)}, not a"
+            f" tensor{_choose(returned)}"
         )
-    _check_numbers(given, module)
-    return made
+    _check_numbers(output_tensor, module)
+    return network
 
 
 def _check_numbers(output: torch.Tensor, module: nn.Module) -> None:
@@ -169,13 +171,13 @@ def _called(module: Adapted, example: Inputs) -> Any:
             for parameter in inspect.signature(module.network.forward).parameters
             if parameter != "self"
         ]
-        given = ", ".join(map(str, named)) or f"{len(positional)} positional"
+        described = ", ".join(map(str, named)) or f"{len(positional)} positional"
         raise OwnError(
-            f"the model: {name}.forward takes {', '.join(takes)}, but the data give {given}"
+            f"the model: {name}.forward takes {', '.join(takes)}, but the data give {described}"
             f" ({error}); choose by `inputs: [...]`, or name the data's fields as forward does"
         ) from error
     # 2. Call it in evaluation mode, and give each module its own mode back.
-    modes = {each: each.training for each in module.modules()}
+    modes = {layer: layer.training for layer in module.modules()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return module.eval()(example)
@@ -189,90 +191,90 @@ def _called(module: Adapted, example: Inputs) -> Any:
             if isinstance(example, Mapping)
             else [""] * len(leaves(example))
         )
-        given = ", ".join(
-            f"{label}{list(each.shape)}"
-            for label, each in zip(labels, leaves(example), strict=True)
+        described = ", ".join(
+            f"{label}{list(leaf.shape)}"
+            for label, leaf in zip(labels, leaves(example), strict=True)
         )
         raise OwnError(
             f"{line_of(error)}the model: {name}.forward raises {type(error).__name__} on a batch of"
-            f" the data ({given}): {said}"
+            f" the data ({described}): {said}"
         ) from error
     finally:
         for each, training in modes.items():
             each.training = training
 
 
-def _of_heads(found: Any, names: tuple[str, ...], output: str) -> str:
+def _of_heads(returned: Any, names: tuple[str, ...], output: str) -> str:
     """The outputs that have tasks, by the names or the places that the network calls them by."""
-    named = named_outputs(found)
+    named = named_outputs(returned)
     chosen = tuple(name.strip() for name in output.split(",")) if output else names
     # A tuple names nothing: its places are in the order of the tasks.
     if not output and len(named) == len(names) and all(name.isdecimal() for name in named):
         chosen = tuple(named)
     absent = [name for name in chosen if not isinstance(named.get(name), torch.Tensor)]
     if len(chosen) != len(names) or absent:
-        known = ", ".join(named) or _kind(found)
+        known = ", ".join(named) or _kind(returned)
         cure = "write `output:` with commas, the model's own names in the order of the tasks"
         said = f"tasks are of the outputs {', '.join(names)}, and it returns {known}"
         raise OwnError(f"the model: {said}; {cure}")
     return ",".join(chosen)
 
 
-def _default(found: Any, task: Task | None) -> str:
+def _default(returned: Any, task: Task | None) -> str:
     """The output where none is named. Raises OwnError: what is returned does not tell."""
-    if isinstance(found, torch.Tensor):
+    if isinstance(returned, torch.Tensor):
         return ""
-    named = named_outputs(found)
+    named = named_outputs(returned)
     if "logits" in named:
         return "logits"
     if isinstance(task, Embedding) and _STATE in named:
         return MEAN
     # One tensor is the output, whatever it is wrapped in.
-    tensors = [name for name, each in named.items() if isinstance(each, torch.Tensor)]
+    tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
     if len(tensors) == 1:
         return tensors[0]
-    raise OwnError(f"the model: it returns {_kind(found)}, not a tensor{_choose(found)}")
+    raise OwnError(f"the model: it returns {_kind(returned)}, not a tensor{_choose(returned)}")
 
 
-def named_outputs(found: Any) -> dict[str, Any]:
+def named_outputs(returned: Any) -> dict[str, Any]:
     """What a network returns, by names: of a mapping its keys, of a dataclass or a named tuple its
     fields, of a tuple or a list the numbers of its places; empty of anything else.
     """
-    if isinstance(found, Mapping):
-        return {str(name): each for name, each in found.items()}
-    if dataclasses.is_dataclass(found) and not isinstance(found, type):
-        return {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
-    if isinstance(found, tuple) and hasattr(found, "_fields"):
-        return dict(zip(found._fields, found, strict=True))
-    if isinstance(found, (tuple, list)):
-        return {str(place): each for place, each in enumerate(found)}
+    if isinstance(returned, Mapping):
+        return {str(name): value for name, value in returned.items()}
+    if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        return {entry.name: getattr(returned, entry.name) for entry in dataclasses.fields(returned)}
+    if isinstance(returned, tuple) and hasattr(returned, "_fields"):
+        return dict(zip(returned._fields, returned, strict=True))
+    if isinstance(returned, (tuple, list)):
+        return {str(place): value for place, value in enumerate(returned)}
     return {}
 
 
-def _choose(found: Any) -> str:
-    named = named_outputs(found)
+def _choose(returned: Any) -> str:
+    named = named_outputs(returned)
     if not named:
         return "; choose an attribute of it by `output:`, or return a tensor"
     if len(named) > _LISTED and all(name.isdecimal() for name in named):
         return f"; choose one by `output:`, an index below {len(named)}"
     names = [
-        f"{name} {tuple(each.shape)}" if isinstance(each, torch.Tensor) else name
-        for name, each in named.items()
+        f"{name} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else name
+        for name, value in named.items()
     ]
     names += [MEAN] if _STATE in named else []
     return f"; choose one by `output:` ({', '.join(names)})"
 
 
-def _picked(found: Any, output: str) -> Any:
+def _picked(returned: Any, output: str) -> Any:
     if not output:
-        return found
+        return returned
     try:
         if output.isdecimal():
-            return found[int(output)]
-        return found[output] if isinstance(found, Mapping) else getattr(found, output)
+            return returned[int(output)]
+        return returned[output] if isinstance(returned, Mapping) else getattr(returned, output)
     except (KeyError, IndexError, AttributeError, TypeError) as error:
         raise OwnError(
-            f"output: the model returns {_kind(found)} without {output!r}{_choose(found)}"
+            f"output: the model returns {_kind(returned)} without {output!r}{_choose(returned)}"
         ) from error
 
 
@@ -283,8 +285,8 @@ def _kind(value: Any) -> str:
 def output_shapes(module: nn.Module, example: Inputs) -> tuple[tuple[int, ...], ...]:
     """The shape of each output of an adapted network of several, of one sample."""
     assert isinstance(module, Adapted)
-    found = _called(Adapted(module.network, module._keys, module._names, ""), example)
-    outputs = [_picked(found, name) for name in module._output.split(",")]
+    returned = _called(Adapted(module.network, module._keys, module._names, ""), example)
+    outputs = [_picked(returned, name) for name in module._output.split(",")]
     return tuple(tuple(output.shape[1:]) for output in outputs)
 
 

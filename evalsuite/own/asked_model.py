@@ -22,12 +22,12 @@ HOW = "write my.py:make, hf:FOLDER, timm:NAME or a file .onnx"
 class Arguments(Mapping[str, Any]):
     """Named arguments, as JSON has them: a mapping that is frozen and hashable."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
         try:
-            self._text = json.dumps(dict(given), sort_keys=True)
+            self._text = json.dumps(dict(arguments), sort_keys=True)
         except TypeError as error:
             raise ValueError(
-                f"args are numbers, texts, lists and mappings, got {dict(given)!r}"
+                f"args are numbers, texts, lists and mappings, got {dict(arguments)!r}"
             ) from error
 
     def __getitem__(self, name: str) -> Any:
@@ -77,18 +77,18 @@ class Model:
 
     @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return {"path": given}
-        if isinstance(given, Mapping):
-            for key in given:
+    def _from_text(cls, option: Any) -> Any:
+        if isinstance(option, str):
+            return {"path": option}
+        if isinstance(option, Mapping):
+            for key in option:
                 if key not in _KEYS:
                     raise ValueError(
                         f"unknown key {key!r} of the model{did_you_mean(str(key), _KEYS)}"
                     )
-            if "path" not in given:
+            if "path" not in option:
                 raise ValueError(f"the model has no `path`: {HOW}")
-        return given
+        return option
 
     @property
     def files(self) -> list[Path]:
@@ -100,14 +100,16 @@ class Model:
             rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path,
             self.weights,
         ]
-        found = [
-            Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()
+        files = [
+            Path(place).expanduser()
+            for place in named
+            if place and Path(place).expanduser().exists()
         ]
-        if self.path.endswith(".onnx") and found:
+        if self.path.endswith(".onnx") and files:
             from opgraph.onnx_model import parsed, weight_files
 
-            found += weight_files(parsed(found[0]), found[0])
-        return found
+            files += weight_files(parsed(files[0]), files[0])
+        return files
 
 
 # What was changed of modules and weights so that they can be measured, in this process.

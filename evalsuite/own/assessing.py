@@ -37,19 +37,19 @@ def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> 
     of a model that is trained or fine-tuned with the budget that a search finds. Raises OwnError:
     see `examine`.
     """
-    own = own_of(options)
-    found = examine(own)
+    workload = own_of(options)
+    examined = examine(workload)
     path = options["model"] if isinstance(options["model"], str) else str(options["model"]["path"])
     # Of the model's name: net of my.py:net, my-bert of hf:./my-bert.
     last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", last).strip("-.") or "own"
-    asked = Asked(name, dict(options), found, own, **how)
+    asked = Asked(name, dict(options), examined, workload, **how)
     if asked.against:
         try:
             examine(own_of({**options, "model": asked.against}))
         except OwnError as error:
             raise OwnError(f"--against {asked.against}: {error}") from error
-    trained = own.start != "trained" and not own.is_onnx
+    trained = workload.start != "trained" and not workload.is_onnx
     return _budgeted(asked, search=search) if trained else asked
 
 
@@ -69,10 +69,10 @@ def _budgeted(asked: Asked, *, search: bool) -> Asked:
         )
     # What the user gave is tested, and what is missing is searched.
     rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
-    own = asked.brought
-    budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
+    workload = asked.brought
+    budget = budget_of(workload, workload.data(), rate=rate, epochs=epochs)
     options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
-    begun = _BEGUN[own.start]
+    begun = _BEGUN[workload.start]
     examined = asked.examined.told("start", f"each variant is {begun}, {budget.words}")
     return replace(asked, own=options, examined=examined, budget=budget)
 
@@ -106,8 +106,8 @@ def keep_picture(asked: Asked, folder: Path) -> None:
     """Draw three training samples into the run's folder, where they are images."""
     from evalsuite.own.preview import draw_samples
 
-    own = asked.brought
-    draw_samples(own.data_choice, own.data(), folder / PICTURE)
+    workload = asked.brought
+    draw_samples(workload.data_choice, workload.data(), folder / PICTURE)
 
 
 def report_of(folder: Path) -> Iterator[str]:
@@ -142,12 +142,12 @@ def doubted(asked: Asked, folder: Path) -> list[str]:
     sentences = doubts_of(read_results(folder), asked.examined.activation or "given", floors)
     if asked.budget is not None and asked.budget.doubt:
         sentences = [asked.budget.doubt, *sentences]
-    told = [
+    doubts = [
         f"not trained: {sentence}" if asked.start != "trained" else sentence
         for sentence in sentences
     ]
-    keep_doubts(folder, asked.name, told)
-    return told
+    keep_doubts(folder, asked.name, doubts)
+    return doubts
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
@@ -156,22 +156,33 @@ def _table(frame: pd.DataFrame) -> list[str]:
     """
     variants = list(dict.fromkeys(frame.variant))
     task = next(
-        (each.removeprefix(_VALIDATED) for each in frame.metric if each.startswith(_VALIDATED)), ""
+        (
+            metric.removeprefix(_VALIDATED)
+            for metric in frame.metric
+            if metric.startswith(_VALIDATED)
+        ),
+        "",
     )
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
         # Rows that can be averaged and compared: with a value and a direction, and no clock.
-        told = rows[rows.value.notna() & (rows.direction != "neutral") & ~rows.timing]
-        if told.empty:
+        comparable = rows[rows.value.notna() & (rows.direction != "neutral") & ~rows.timing]
+        if comparable.empty:
             lines.append([step, *["-" for _ in variants]])
             continue
-        name, setting = _headline(told, task)
-        own = told[(told.metric == name) & (told.setting == setting)]
-        means = own.groupby("variant").value.mean()
+        name, setting = _headline(comparable, task)
+        headline_rows = comparable[(comparable.metric == name) & (comparable.setting == setting)]
+        means = headline_rows.groupby("variant").value.mean()
         shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
         lines.append(
-            [shown, *[_number(means[each], own) if each in means else "-" for each in variants]]
+            [
+                shown,
+                *[
+                    _number(means[variant], headline_rows) if variant in means else "-"
+                    for variant in variants
+                ],
+            ]
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
     return [
@@ -186,8 +197,10 @@ def _number(mean: float, rows: pd.DataFrame) -> str:
     from evalsuite.report.section import sections
 
     stage, options = rows["stage"].iloc[0], rows["options"].iloc[0]
-    own = [each.sampled_by for each in sections().values() if stage in each.stages]
-    samples = next((options[each] for each in own if options.get(each)), 0)
+    options_of_samples = [
+        section.sampled_by for section in sections().values() if stage in section.stages
+    ]
+    samples = next((options[option] for option in options_of_samples if options.get(option)), 0)
     if samples and rows["seed"].nunique() == 1 and rows["unit"].iloc[0] == "fraction":
         return of_few(mean, int(samples)) or f"{mean:.4g}"
     return f"{mean:.4g}"
@@ -201,18 +214,21 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
 
     # What the stage's section draws goes first, and then the task's own metric.
     stage = rows.stage.iloc[0]
-    own = [
-        each for section in sections().values() for each in section.headlines if each.stage == stage
+    headlines = [
+        headline
+        for section in sections().values()
+        for headline in section.headlines
+        if headline.stage == stage
     ]
     for headline in (
-        *(each for each in own if each.figure),
-        *([Headline(stage, task)] if own else []),
+        *(headline for headline in headlines if headline.figure),
+        *([Headline(stage, task)] if headlines else []),
     ):
-        found, (key, values) = rows[rows.metric == headline.metric], headline.wanted
-        if not found.empty:
-            there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
+        rows_of_metric, (key, values) = rows[rows.metric == headline.metric], headline.wanted
+        if not rows_of_metric.empty:
+            there = {parse_setting(text).get(key): text for text in rows_of_metric.setting[::-1]}
             return headline.metric, next(
-                (there[value] for value in values if value in there), found.setting.iloc[0]
+                (there[value] for value in values if value in there), rows_of_metric.setting.iloc[0]
             )
     return tuple(rows.iloc[0][["metric", "setting"]])
 
@@ -222,9 +238,9 @@ def goals_met(goals: Goals, asked: Asked, folder: Path) -> Iterator[str]:
     from evalsuite.networks import load_network
     from evalsuite.own.goals import goal_lines
 
-    own = asked.brought
-    data, network = own.data(), None
+    workload = asked.brought
+    data, network = workload.data(), None
     kept = folder / "artefacts" / asked.name / asked.examined.activation / "0" / TRAIN / "network"
     if asked.examined.activation and kept.is_dir():
-        network = load_network(kept, own, data).module
+        network = load_network(kept, workload, data).module
     yield from goal_lines(goals, folder, asked.name, data, network=network)

@@ -45,8 +45,8 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
     if (heads := heads_of(data)) is not None:
         return [
             f"the output {name}: {sentence}"
-            for place, name, own in each_output(data)
-            for sentence in doubts(OneOutput(module, heads, place), own)
+            for place, name, part in each_output(data)
+            for sentence in doubts(OneOutput(module, heads, place), part)
         ]
     # 1. Labels: another order shows in the correlations of targets and outputs.
     task = getattr(data.task, "task", data.task)

@@ -147,15 +147,19 @@ class Brought(Budget):
             raise ValueError(f"start must be one of {', '.join(STARTS)}, got {self.start!r}")
         if self.learning_rate == 0:
             object.__setattr__(self, "learning_rate", _RATES[self.start])
-        for name, made in (("model", _model_of), ("source", source_of), ("task", TaskChoice.of)):
-            given = getattr(self, name)
-            if not given:
+        for name, resolve_option in (
+            ("model", _model_of),
+            ("source", source_of),
+            ("task", TaskChoice.of),
+        ):
+            option = getattr(self, name)
+            if not option:
                 raise ValueError(
                     f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it"
                     " may be"
                 )
             # Frozen, so that what was loaded for it can be found again.
-            object.__setattr__(self, name, made(given))
+            object.__setattr__(self, name, resolve_option(option))
         super().__post_init__()
 
     def fingerprint(self) -> str:
@@ -277,11 +281,11 @@ class Brought(Budget):
         return task_of(chosen, self.loss, self.metrics)
 
 
-def _model_of(given: Any) -> Model:
-    if isinstance(given, Model):
-        return given
+def _model_of(option: Any) -> Model:
+    if isinstance(option, Model):
+        return option
     try:
-        return TypeAdapter(Model).validate_python(given)
+        return TypeAdapter(Model).validate_python(option)
     except ValidationError as error:
         said = error.errors()[0]
         where = ".".join(["model", *map(str, said["loc"])])
@@ -305,7 +309,7 @@ def _data(own: Brought) -> Data:
 
     def outputs_of(inputs: Inputs) -> torch.Tensor:
         if not original:
-            original.append(own.given(mapped(inputs, lambda each: each[:2])).eval())
+            original.append(own.given(mapped(inputs, lambda leaf: leaf[:2])).eval())
         return original[0](inputs)  # type: ignore[no-any-return]
 
     digest = own.fingerprint()
@@ -359,8 +363,8 @@ def _of_length(
     positions = positions_of(model) if model.path.startswith("hf:") else None
     if source.length or positions is None or positions >= USUAL_LENGTH:
         return source, ()
-    told = ("length", f"at most {positions} tokens a sample, as many as the model has positions")
-    return replace(source, length=positions), (told,)
+    note = ("length", f"at most {positions} tokens a sample, as many as the model has positions")
+    return replace(source, length=positions), (note,)
 
 
 def _naming(labels: tuple[str, ...], model: Model, task: Task, *, kept: bool) -> Naming:

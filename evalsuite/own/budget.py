@@ -86,7 +86,7 @@ def budget_of(own: Brought, data: Data, *, rate: float = 0.0, epochs: int = 0) -
     torch.set_num_threads(own.threads)
     try:
         search = _Search(own, data)
-        found = search.tested(epochs, rate or own.learning_rate) if epochs else search.found(rate)
+        budget = search.tested(epochs, rate or own.learning_rate) if epochs else search.found(rate)
     # a user's forward may raise anything; the run's rows say so too
     except (Exception, SystemExit) as error:
         said = (
@@ -97,10 +97,10 @@ def budget_of(own: Brought, data: Data, *, rate: float = 0.0, epochs: int = 0) -
     finally:
         torch.set_num_threads(threads)
     # 3. Keep what was found.
-    _keep(found, file)
+    _keep(budget, file)
     # Who gives what was found has it tested already.
-    _keep(found, _file(own, found.learning_rate, found.epochs))
-    return found
+    _keep(budget, _file(own, budget.learning_rate, budget.epochs))
+    return budget
 
 
 _searching = ContextVar("_searching", default=True)
@@ -136,11 +136,11 @@ def _kept(file: Path) -> Found | None:
         return None
 
 
-def _keep(found: Found, file: Path) -> None:
+def _keep(budget: Found, file: Path) -> None:
     """Write it whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(found)))
+    partial.write_text(json.dumps(asdict(budget)))
     partial.replace(file)
 
 
@@ -166,14 +166,14 @@ class _Search:
         if not self._affordable((trials + 2) * epochs):
             default = rate or self._own.learning_rate
             if self._own.start == "pretrained":
-                told = f"{self._own.epochs} epochs at a learning rate of {default:g}, as is usual"
-                return Found(self._own.epochs, default, f"{told}; others take too long to try")
+                usual = f"{self._own.epochs} epochs at a learning rate of {default:g}, as is usual"
+                return Found(self._own.epochs, default, f"{usual}; others take too long to try")
             return Found(
                 self._own.epochs, default, "no budget was searched", self._too_long(epochs)
             )
         # 1. The rate: the lowest validation loss after the shortest training.
-        errors = {each: self._errors(epochs, each) for each in rates}
-        rate = min(errors, key=lambda each: mean_loss(errors[each]))
+        errors = {candidate: self._errors(epochs, candidate) for candidate in rates}
+        rate = min(errors, key=lambda candidate: mean_loss(errors[candidate]))
         best, at = errors[rate], epochs
         # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not
         # kept.
@@ -214,7 +214,7 @@ class _Search:
         """The given epochs, and whether more are better: twice as many and, since a network may
         stand still at first, as many as its first steps may take.
         """
-        told = f"{epochs} epochs at a learning rate of {rate:g}"
+        budget = f"{epochs} epochs at a learning rate of {rate:g}"
         # Twice as many, and at least four times the shortest training: a network may stand still
         # at first.
         longer = sorted({2 * epochs, max(2 * epochs, 4 * self._shortest)})
@@ -222,7 +222,7 @@ class _Search:
             return Found(
                 epochs,
                 rate,
-                f"{told}, as given; whether they are enough was not tried: it takes too long",
+                f"{budget}, as given; whether they are enough was not tried: it takes too long",
             )
         errors = self._errors(epochs, rate)
         if any(improves(errors, self._errors(more, rate)) for more in longer):
@@ -230,9 +230,9 @@ class _Search:
                 f"validation still improves after {epochs} epochs; give more, or leave epochs out"
                 " to search them"
             )
-            return Found(epochs, rate, f"{told}, as given", doubt)
+            return Found(epochs, rate, f"{budget}, as given", doubt)
         return Found(
-            epochs, rate, f"{told}, as given: with {longer[-1]} epochs validation is no better"
+            epochs, rate, f"{budget}, as given: with {longer[-1]} epochs validation is no better"
         )
 
     def _errors(self, epochs: int, rate: float) -> list[torch.Tensor]:

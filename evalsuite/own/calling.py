@@ -42,22 +42,22 @@ def workload(**options: Any) -> Callable[[Make], Make]:
     """
 
     def mark(make: Make) -> Make:
-        setattr(make, DECLARED, {name: reference_of(each) for name, each in options.items()})
+        setattr(make, DECLARED, {name: reference_of(option) for name, option in options.items()})
         return make
 
     return mark
 
 
-def reference_of(given: Any) -> Any:
+def reference_of(option: Any) -> Any:
     """A function or class as the reference `file.py:name`; anything else as it is. Raises OwnError:
     it cannot be found by its name, as a lambda cannot: networks are made in processes of their own.
     """
-    if not callable(given):
-        return given
-    name, file = getattr(given, "__qualname__", ""), inspect.getsourcefile(given)
+    if not callable(option):
+        return option
+    name, file = getattr(option, "__qualname__", ""), inspect.getsourcefile(option)
     if not name.isidentifier() or file is None:
         raise OwnError(
-            f"{name or given!r} has no name in a file: define it by `def` or `class` at the top of"
+            f"{name or option!r} has no name in a file: define it by `def` or `class` at the top of"
             " a module"
         )
     path = Path(file).resolve()
@@ -193,9 +193,9 @@ def assess(
 
     parts = {"train": train, "validation": validation, "test": test}
     home = Path(out) if out is not None else Path("runs") / name_of(model)
-    given = sent_options(model, data, targets, parts, home, options)
+    workload_options = sent_options(model, data, targets, parts, home, options)
     # From here on as the command: a recipe, a run, a report.
-    asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
+    asked = asked_of(workload_options, stages=stages, seeds=seeds, quick=quick)
     folder = Path(out) if out is not None else Path("runs") / asked.name
     run_in_python(parse_recipe(asked.text()), folder, cache, jobs, progress)
     keep_picture(asked, folder)
@@ -237,10 +237,10 @@ def sent_options(
     text = str(model) if isinstance(model, str) else ""
     ready = bool(named["weights"]) or text.startswith(("hf:", "timm:")) or text.endswith(".onnx")
     trained = (named["start"] or ("trained" if ready else "")) == "trained"
-    parts = {name: each for name, each in parts.items() if each is not None}
+    parts = {name: part for name, part in parts.items() if part is not None}
     samples = _samples(data, targets, parts, home, trained=trained)
-    given = Given(_sent_model(model, home), _sent_data(samples, home), **named)
-    return _sent({**given.options(), **options}, home)
+    named_model = Given(_sent_model(model, home), _sent_data(samples, home), **named)
+    return _sent({**named_model.options(), **options}, home)
 
 
 def run_in_python(
@@ -268,12 +268,12 @@ def _samples(data: Any, targets: Any, parts: dict[str, Any], home: Path, *, trai
         raise OwnError("data: give either data, or train and test")
     if parts and "train" not in parts:
         raise OwnError(f"data: {' and '.join(parts)} without train; give train=(inputs, targets)")
-    given = parts or (data if targets is None or column else (data, targets))
-    if any(is_frame(each) for each in (parts.values() if parts else [given])):
-        return from_frames(given, column, home, trained=trained)
+    samples = parts or (data if targets is None or column else (data, targets))
+    if any(is_frame(part) for part in (parts.values() if parts else [samples])):
+        return from_frames(samples, column, home, trained=trained)
     if column:
         raise OwnError(f"targets={column!r} names a column, but the data are no frame")
-    return given
+    return samples
 
 
 def _sent_model(model: Any, home: Path) -> str:
@@ -299,11 +299,11 @@ def _sent(options: dict[str, Any], home: Path) -> dict[str, Any]:
     """The options with references in the place of functions, likewise."""
     from evalsuite.own.memory import model_in_memory, name_of, write_in_memory
 
-    def reference(each: Any) -> Any:
-        kept = model_in_memory(each)
+    def reference(function: Any) -> Any:
+        kept = model_in_memory(function)
         if kept is None:
-            return reference_of(each)
-        name = each.rpartition(":")[2] if isinstance(each, str) else name_of(each)
+            return reference_of(function)
+        name = function.rpartition(":")[2] if isinstance(function, str) else name_of(function)
         return write_in_memory(kept, name, home)
 
     sent = {**options, "data": _sent_data(options["data"], home)}
@@ -311,5 +311,5 @@ def _sent(options: dict[str, Any], home: Path) -> dict[str, Any]:
         if name in sent:
             sent[name] = reference(sent[name])
     if not isinstance(sent.get("metrics", ""), str):
-        sent["metrics"] = tuple(reference(each) for each in sent["metrics"])
+        sent["metrics"] = tuple(reference(metric) for metric in sent["metrics"])
     return sent

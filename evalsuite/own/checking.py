@@ -37,16 +37,16 @@ def checked(asked: Asked, folder: Path, shown: Path, time_limit: float) -> Itera
         shown: where a picture of the samples goes, if they are images; its folder is made.
         time_limit: seconds of each process.
     """
-    own = asked.brought
-    data = own.data()
+    workload = asked.brought
+    data = workload.data()
     # 1. Three samples, as text and as pictures, and the baseline's first score.
     for number, line in enumerate(
-        sample_lines(data, file_tokenizer(own.data_choice, own.model_choice, data)), 1
+        sample_lines(data, file_tokenizer(workload.data_choice, workload.model_choice, data)), 1
     ):
         yield f"sample {number}", line
-    if draw_samples(own.data_choice, data, shown):
+    if draw_samples(workload.data_choice, data, shown):
         yield "pictures", f"of these samples: {shown}"
-    first = first_score(own, data, asked.examined.floors)
+    first = first_score(workload, data, asked.examined.floors)
     yield "first score", first.words
     # 2. The trial.
     trial = parse_recipe(asked.miniature(_MINIATURE, time_limit).text())
@@ -103,11 +103,11 @@ def _became(rows: pd.DataFrame) -> str:
 
 def _durations(asked: Asked, trial: Recipe, folder: Path, first: First) -> str:
     """How long the whole will take, and a first look."""
-    own = asked.brought
+    workload = asked.brought
     entries = read_journal(folder / "run" / JOURNAL)
-    searched = own.start != "trained" and not own.is_onnx and not asked.own.get("epochs")
-    epochs = None if searched else own.epochs
-    pace = Pace.of(own.data(), first, batch_size=own.batch_size, epochs=epochs)
+    searched = workload.start != "trained" and not workload.is_onnx and not asked.own.get("epochs")
+    epochs = None if searched else workload.epochs
+    pace = Pace.of(workload.data(), first, batch_size=workload.batch_size, epochs=epochs)
     said = []
     for quick in (False, True):
         recipe = parse_recipe(replace(asked, quick=quick).text())

@@ -134,8 +134,8 @@ def closest_alone(states: Mapping[str, Tensors], network: nn.Module, file: str) 
     names = network.state_dict()
     readings = dict(_readings(states, names))
     shared = {
-        label: {name: each[name] for name in each if name in names}
-        for label, each in readings.items()
+        label: {name: tensors_read[name] for name in tensors_read if name in names}
+        for label, tensors_read in readings.items()
     }
     # A file may hold several state dicts, under several prefixes: take the best reading.
     most = max(map(len, shared.values()), default=0)
@@ -213,7 +213,7 @@ def _readings(
                 if prefix:
                     yield (
                         _label(state, f"(without {prefix})", inner),
-                        {prefix + name: each for name, each in bare.items()},
+                        {prefix + name: tensor for name, tensor in bare.items()},
                     )
 
 
@@ -229,8 +229,8 @@ def _unwrapped(tensors: Tensors, names: Mapping[str, Any]) -> Iterator[tuple[str
     parts = {part for name in names for part in name.split(".")}
     wrappers = [wrapper for wrapper in _WRAPPERS if wrapper not in parts]
     bare = {
-        ".".join(part for part in name.split(".") if part not in wrappers): each
-        for name, each in tensors.items()
+        ".".join(part for part in name.split(".") if part not in wrappers): tensor
+        for name, tensor in tensors.items()
     }
     if len(bare) == len(tensors) and bare.keys() != tensors.keys():
         yield "without wrappers", bare
@@ -289,11 +289,11 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
     """Raise OwnError where torch's load would change values: of another kind of number, or of
     tied tensors.
     """
-    for name, own in module.state_dict().items():
+    for name, tensor in module.state_dict().items():
         stored = tensors.get(name)
-        if stored is None or not isinstance(own, torch.Tensor):
+        if stored is None or not isinstance(tensor, torch.Tensor):
             continue
-        check_stored(name, own, stored, file)
+        check_stored(name, tensor, stored, file)
     for sites in tensor_groups(module).values():
         first, *others = [site.name for site in sites if site.name in tensors] or [""]
         for name in others:
@@ -304,7 +304,7 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
                 )
 
 
-def check_stored(name: str, own: torch.Tensor, stored: torch.Tensor, file: str) -> None:
+def check_stored(name: str, wanted: torch.Tensor, stored: torch.Tensor, file: str) -> None:
     """Raise OwnError where a network's tensor would not have the numbers that are meant by those
     of a file.
 
@@ -313,8 +313,8 @@ def check_stored(name: str, own: torch.Tensor, stored: torch.Tensor, file: str) 
     """
     if kind := _without_values(stored):
         raise OwnError(f"weights: {file}: {name} is {kind}")
-    narrow = stored.dtype.itemsize < _LEAST_BYTES and stored.dtype != own.dtype
-    if own.is_floating_point() and (narrow or not stored.is_floating_point()):
+    narrow = stored.dtype.itemsize < _LEAST_BYTES and stored.dtype != wanted.dtype
+    if wanted.is_floating_point() and (narrow or not stored.is_floating_point()):
         raise not_real(name, str(stored.dtype).removeprefix("torch."), file)
 
 

@@ -87,8 +87,8 @@ def check(
         raise typer.BadParameter(
             f"must be > 0 seconds, got {time_limit}", param_hint="--time-limit"
         )
-    given = Given(model, data, task, weights, start, set_ or [])
-    asked = _asked(given, stages, search=False)
+    named = Given(model, data, task, weights, start, set_ or [])
+    asked = _asked(named, stages, search=False)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
         lines = checked(asked, Path(folder), picture_of(asked.name), time_limit)
@@ -126,11 +126,11 @@ def assess(
     from evalsuite.own.options import Given
     from evalsuite.run.console import cache_in, execute
 
-    given = Given(model, data, task, weights, start, set_ or [])
+    named = Given(model, data, task, weights, start, set_ or [])
     # 1. Goals need stages of their own, whichever are asked for.
     goals = _told(lambda: Goals(max_loss, min_speedup, target))
     stages = ",".join(with_stages(stages.split(","))) if goals.given else stages
-    asked = _asked(given, stages, against=against, seeds=seeds, quick=quick)
+    asked = _asked(named, stages, against=against, seeds=seeds, quick=quick)
     # 2. Say what was found, run, and report.
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
@@ -171,8 +171,8 @@ def init(
     with redirect_stdout(sys.stderr):  # what the model prints is no part of the recipe
         from evalsuite.own.options import Given
 
-        given = Given(model, data, task, weights, start, set_ or [])
-        asked = _asked(given, stages, seeds=seeds, quick=quick)
+        named = Given(model, data, task, weights, start, set_ or [])
+        asked = _asked(named, stages, seeds=seeds, quick=quick)
     print(asked.text(), end="")
 
 
@@ -196,17 +196,17 @@ def relu_ize(
     from evalsuite.own.options import Given
     from evalsuite.own.reluizing import relu_ized
 
-    given = Given(model, data, task, weights, start or "trained", set_ or [])
-    options = _told(given.options)
+    named = Given(model, data, task, weights, start or "trained", set_ or [])
+    options = _told(named.options)
     for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):
         say(line)
 
 
-def _asked(given: Given, stages: str, **how: Any) -> Any:
+def _asked(named: Given, stages: str, **how: Any) -> Any:
     """The assessment that a command asks for."""
     from evalsuite.own.assessing import asked_of
 
-    return _told(lambda: asked_of(given.options(), stages=stages.split(","), **how))
+    return _told(lambda: asked_of(named.options(), stages=stages.split(","), **how))
 
 
 def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:

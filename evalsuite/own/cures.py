@@ -47,9 +47,9 @@ def cure_of(module: nn.Module, network: nn.Module, inputs: Inputs, error: BaseEx
 
 
 def _of_layer(failed: _Failed, inputs: Inputs) -> str:
-    layer, given, cure = failed.layer, failed.given, ""
+    layer, received, cure = failed.layer, failed.given, ""
     known = (nn.Linear, nn.RNNBase, *_CONVOLUTIONS)
-    if isinstance(layer, known) and given.dtype != (kind := next(layer.parameters()).dtype):
+    if isinstance(layer, known) and received.dtype != (kind := next(layer.parameters()).dtype):
         cure = _of_dtype(failed, kind)
     elif isinstance(layer, nn.Embedding):
         cure = _of_embedding(failed, layer)
@@ -61,24 +61,24 @@ def _of_layer(failed: _Failed, inputs: Inputs) -> str:
         cure = _of_convolution(failed, layer)
     elif isinstance(layer, _NORMS):
         channels = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
-        cure = f"{failed.said} takes {channels} channels, and gets {tuple(given.shape)}"
+        cure = f"{failed.said} takes {channels} channels, and gets {tuple(received.shape)}"
     return cure
 
 
 def _failed(module: nn.Module, network: nn.Module, inputs: Inputs) -> _Failed | None:
     """Where a second call fails; None where it does not."""
     # A stack of the modules that were entered and not left: at an error the last is the innermost.
-    names = {module: "", **{each: name for name, each in network.named_modules()}}
+    names = {module: "", **{layer: name for name, layer in network.named_modules()}}
     stack: list[tuple[nn.Module, list[Any]]] = []
 
-    def enter(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        stack.append((layer, [*given, *named.values()]))
+    def enter(layer: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        stack.append((layer, [*positional, *named.values()]))
 
     def leave(*_: Any) -> None:
         stack.pop()
 
-    handles = [each.register_forward_pre_hook(enter, with_kwargs=True) for each in names]
-    handles += [each.register_forward_hook(leave) for each in names]
+    handles = [layer.register_forward_pre_hook(enter, with_kwargs=True) for layer in names]
+    handles += [layer.register_forward_hook(leave) for layer in names]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(inputs)
@@ -94,26 +94,26 @@ def _failed(module: nn.Module, network: nn.Module, inputs: Inputs) -> _Failed | 
 
 
 def _of_embedding(failed: _Failed, layer: nn.Embedding) -> str:
-    given, count = failed.given, layer.num_embeddings
-    if given.is_floating_point():
+    received, count = failed.given, layer.num_embeddings
+    if received.is_floating_point():
         return f"{failed.said} takes tokens, and gets real numbers: give whole ones, int64"
-    if not given.numel() or int(given.max()) < count:
+    if not received.numel() or int(received.max()) < count:
         return ""
     # Positions count up along a sample, whatever its tokens are.
-    row = given.reshape(-1, given.shape[-1])[0]
+    row = received.reshape(-1, received.shape[-1])[0]
     if len(row) > count and bool((row.diff() == 1).all()):
         return (
             f"{failed.said} has {count} positions, and a sample {len(row)} tokens: write"
             f" `data.length: {count - int(row[0])}`, or give shorter samples"
         )
     return (
-        f"{failed.said} knows {count} tokens, and the data have the token {int(given.max())}: name"
-        " the model's tokenizer by `data.tokenizer`, or make it larger"
+        f"{failed.said} knows {count} tokens, and the data have the token {int(received.max())}:"
+        " name the model's tokenizer by `data.tokenizer`, or make it larger"
     )
 
 
 def _of_dtype(failed: _Failed, wanted: torch.dtype) -> str:
-    kinds = [str(each).removeprefix("torch.") for each in (failed.given.dtype, wanted)]
+    kinds = [str(kind).removeprefix("torch.") for kind in (failed.given.dtype, wanted)]
     if not failed.given.is_floating_point():
         return (
             f"{failed.said} takes {kinds[1]}, and gets {kinds[0]}: whole numbers are taken for"
@@ -147,19 +147,19 @@ def _of_width(failed: _Failed, wanted: int, inputs: Inputs) -> str:
 
 
 def _of_convolution(failed: _Failed, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> str:
-    given, wanted = failed.given, layer.in_channels
+    received, wanted = failed.given, layer.in_channels
     ndim = len(layer.kernel_size) + 2
-    if given.ndim != ndim:
+    if received.ndim != ndim:
         return (
             f"{failed.said} takes {ndim} dimensions, samples and channels among them, and gets"
-            f" {tuple(given.shape)}: give samples of {ndim - 1} dimensions, channels first, as"
+            f" {tuple(received.shape)}: give samples of {ndim - 1} dimensions, channels first, as"
             " x[:, None] of one channel"
         )
-    channels = given.shape[1]
+    channels = received.shape[1]
     said = f"{failed.said} takes {wanted} channels, and gets {channels}"
     if channels == wanted:
         return ""
-    if given.shape[-1] == wanted:
+    if received.shape[-1] == wanted:
         return f"{said}: put channels first, as x.permute(0, 3, 1, 2) of pictures"
     if {channels, wanted} == {1, 3} and isinstance(layer, nn.Conv2d):
         arrays = "x.repeat(1, 3, 1, 1)" if wanted == 3 else "x.mean(1, keepdim=True)"

@@ -41,7 +41,7 @@ class Duration:
 
     @property
     def words(self) -> str:
-        low, high = (max(1, round(each / 60)) for each in (self.shortest, self.longest))
+        low, high = (max(1, round(seconds / 60)) for seconds in (self.shortest, self.longest))
         span = f"{low} min" if low == high else f"{low} to {high} min"
         return f"about {span}{', or longer: a stage was cut short here' if self.cut else ''}"
 
@@ -124,14 +124,14 @@ class _Known:
 
 def _known(trial: Recipe, entries: Mapping[str, Entry]) -> dict[str, _Known]:
     """Mean seconds of a job by step, and by stage."""
-    found: dict[str, tuple[list[float], float]] = {}
+    steps: dict[str, tuple[list[float], float]] = {}
     for job in jobs_of(trial):
         entry = entries.get(job.id)
         if entry is None:
             continue
         for name in dict.fromkeys((job.step_name, _stage(job))):
-            found.setdefault(name, ([], _size(job)))[0].append(entry.seconds)
-    return {name: _Known(mean(seconds), size) for name, (seconds, size) in found.items()}
+            steps.setdefault(name, ([], _size(job)))[0].append(entry.seconds)
+    return {name: _Known(mean(seconds), size) for name, (seconds, size) in steps.items()}
 
 
 def _stage(job: Job) -> str:

@@ -67,31 +67,33 @@ class Examined:
         )
 
 
-def examine(own: Brought) -> Examined:
+def examine(workload: Brought) -> Examined:
     """Load model and data, find the activations, take one training step, and compare outputs with
     targets. Raises OwnError: something would go wrong; the text names the culprit, the value and
     the cure.
     """
     # 1. Data whose parts share no sample: else a test would be met by what was learnt by heart.
     forget()
-    data = own.data()
+    data = workload.data()
     try:
         check_disjoint(data)
     except ValueError as error:
         raise OwnError(f"the data: {error}") from error
     # 2. The model, and the activations that variants replace.
     torch.manual_seed(0)
-    module = _given(own, data)
+    module = _given(workload, data)
     if isinstance(module, OnnxNetwork):
-        _check_taken(data.train.first(1), own.inputs, module)
-    lines = [("model", _model(own.model_choice, module))]
-    if not own.is_onnx:
+        _check_taken(data.train.first(1), workload.inputs, module)
+    lines = [("model", _model(workload.model_choice, module))]
+    if not workload.is_onnx:
         others = Counter(
-            use.traits.name for use in census(module, gates=True) if use.traits.name != own.original
+            use.traits.name
+            for use in census(module, gates=True)
+            if use.traits.name != workload.original
         )
         stay = ", ".join(f"{name} x {count}" for name, count in sorted(others.items()))
         said = (
-            f"{own.original} x {len(own.places.places)}, which variants"
+            f"{workload.original} x {len(workload.places.places)}, which variants"
             f" replace{f'; {stay} stay' if stay else ''}"
         )
         lines.append(("activations", said))
@@ -99,38 +101,42 @@ def examine(own: Brought) -> Examined:
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [
         ("data", counts),
-        ("inputs", _inputs(own.data_choice, data, trained=own.start != "scratch")),
+        ("inputs", _inputs(workload.data_choice, data, trained=workload.start != "scratch")),
         *data.notes,
     ]
     lines.append(("task", _task(data.task, _step(module, data), data)))
-    steps = len(range(0, len(data.train) - 1, own.batch_size))
-    budget = f"{own.epochs} epochs of {steps} steps; --set epochs=N for others"
-    lines.append(("start", _start(own.start, budget, treated=not own.is_onnx)))
-    naming = Naming(own.data_choice.labels, kept=own.start == "trained")
-    _check_names(own.model_choice.path, naming, module, data)
+    steps = len(range(0, len(data.train) - 1, workload.batch_size))
+    budget = f"{workload.epochs} epochs of {steps} steps; --set epochs=N for others"
+    lines.append(("start", _start(workload.start, budget, treated=not workload.is_onnx)))
+    naming = Naming(workload.data_choice.labels, kept=workload.start == "trained")
+    _check_names(workload.model_choice.path, naming, module, data)
     # 4. A trained model can be doubted by what it answers.
-    if own.start == "trained":
+    if workload.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
-    if own.start != "scratch" and not own.is_onnx:
-        prepared = misprepared(own.model_choice, module, own.data_choice, data)
+    if workload.start != "scratch" and not workload.is_onnx:
+        prepared = misprepared(workload.model_choice, module, workload.data_choice, data)
         lines += [("warning", sentence) for sentence in prepared]
     # 5. What recipes go by: the inputs' range, for noise and boxes, and whether BatchNorm can be
     # recalibrated.
     low, high = data.domain
     normalised = any(
-        isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules()
+        isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in module.modules()
     )
     return Examined(
-        "" if own.is_onnx else own.original, tuple(lines), high - low, normalised, floors(data)
+        "" if workload.is_onnx else workload.original,
+        tuple(lines),
+        high - low,
+        normalised,
+        floors(data),
     )
 
 
-def _given(own: Brought, data: Data) -> nn.Module:
+def _given(workload: Brought, data: Data) -> nn.Module:
     """The model as it is measured; where it does not take the data's columns, the error names
     these.
     """
     try:
-        return own.given()
+        return workload.given()
     except OwnError as error:
         columns = next((finding for what, finding in data.notes if what == "columns"), "")
         if columns and "batch of the data" in str(error):
@@ -166,24 +172,24 @@ def _check_names(path: str, known: Naming, module: nn.Module, data: Data) -> Non
         return
     # 3. The same names in another order make a trained model wrong for no reason that it could be
     # blamed for; other names leave open which is which.
-    listed, given = ", ".join(naming.named), ", ".join(data.class_names)
+    listed, classes = ", ".join(naming.named), ", ".join(data.class_names)
     if set(naming.named) & set(data.class_names):
-        said = f"the model calls its outputs {listed}, the data {given}"
+        said = f"the model calls its outputs {listed}, the data {classes}"
         raise OwnError(f"the classes: {said}, in these orders; write `data.labels: [{listed}]`")
     if known.kept and not chosen:
-        said = f"the model calls its outputs {listed}, the data {given}"
+        said = f"the model calls its outputs {listed}, the data {classes}"
         raise OwnError(
             f"the classes: {said}; give `labels`, the data's names in the order of the model's"
             " outputs"
         )
 
 
-def _check_taken(given: Inputs, chosen: tuple[str, ...], module: OnnxNetwork) -> None:
+def _check_taken(batch: Inputs, chosen: tuple[str, ...], module: OnnxNetwork) -> None:
     """What the data give is what the file takes, or what `inputs` leave out."""
-    taken = [each.name for each in module.session.get_inputs()]
+    taken = [argument.name for argument in module.session.get_inputs()]
     left = (
-        [name for name in given if name not in taken]
-        if isinstance(given, dict) and not chosen
+        [name for name in batch if name not in taken]
+        if isinstance(batch, dict) and not chosen
         else []
     )
     if left:
@@ -197,9 +203,9 @@ def _check_taken(given: Inputs, chosen: tuple[str, ...], module: OnnxNetwork) ->
 def _inputs(source: Source, data: Data, *, trained: bool) -> str:
     first: Inputs = data.train.first(1)
     names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
-    told = [
-        f"{name} {str(each.dtype).removeprefix('torch.')} {tuple(each.shape[1:])}".strip()
-        for name, each in zip(names, leaves(first), strict=True)
+    tensors = [
+        f"{name} {str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}".strip()
+        for name, leaf in zip(names, leaves(first), strict=True)
     ]
     low, high = data.domain
     within = (
@@ -213,7 +219,7 @@ def _inputs(source: Source, data: Data, *, trained: bool) -> str:
         # A model that was trained elsewhere knows nothing of it.
         cure = "; if the model was trained on other values, give those as .npz" if trained else ""
         scaled = f", each column scaled by its range in training{cure}"
-    return f"{', '.join(told)}; {within}{scaled}"
+    return f"{', '.join(tensors)}; {within}{scaled}"
 
 
 def _start(start: str, budget: str, *, treated: bool) -> str:
@@ -265,7 +271,9 @@ def _stepped(module: nn.Module, data: Data) -> torch.Tensor:
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
     graded = [
-        (name, each.grad) for name, each in module.named_parameters() if each.grad is not None
+        (name, parameter.grad)
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
     ]
     if not graded:
         raise OwnError(
@@ -288,9 +296,9 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(inputs))
         said = " ".join(str(error).split())[:200]
-        told = f"{line_of(error)}the model fails on inputs of shape {shapes}"
+        failure = f"{line_of(error)}the model fails on inputs of shape {shapes}"
         cure = f"; {cure}" if (cure := cure_of(module, own_network(module), inputs, error)) else ""
-        raise OwnError(f"{told}: {type(error).__name__}: {said}{cure}") from error
+        raise OwnError(f"{failure}: {type(error).__name__}: {said}{cure}") from error
 
 
 @torch.no_grad()
@@ -299,7 +307,7 @@ def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
     # The first sample, with the others and alone.
     together, alone = (
         _outputs(evaluated, inputs)[:1],
-        _outputs(evaluated, mapped(inputs, lambda each: each[:1])),
+        _outputs(evaluated, mapped(inputs, lambda leaf: leaf[:1])),
     )
     if alone.shape != together.shape:
         shapes = (
@@ -321,8 +329,8 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
     """Why the model's outputs and the targets do not belong together; empty where they do."""
     if (heads := heads_of(data)) is None:
         return _misfit_of_one(task, outputs, data)
-    for place, name, own in each_output(data):
-        if said := _misfit_of_one(own.task, heads.output_of(place, outputs), own):
+    for place, name, part in each_output(data):
+        if said := _misfit_of_one(part.task, heads.output_of(place, outputs), part):
             return f"the output {name}: {said}"
     return ""
 
@@ -338,9 +346,9 @@ def _misfit_of_one(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
     # 1. Shapes without the batch.
     task, targets = getattr(task, "task", task), data.train.targets
-    wanted, found = tuple(targets.shape[1:]), tuple(outputs.shape[1:])
+    wanted, shape = tuple(targets.shape[1:]), tuple(outputs.shape[1:])
     shapes = (
-        f"the model gives outputs of shape {found} for a sample, but its targets have shape"
+        f"the model gives outputs of shape {shape} for a sample, but its targets have shape"
         f" {wanted}"
     )
     if not outputs.is_floating_point():
@@ -350,21 +358,21 @@ def _misfit_of_one(task: Task, outputs: torch.Tensor, data: Data) -> str:
         )
     # 2. What each task asks of them.
     if isinstance(task, (Classification, Segmentation)):
-        return _misfit_of_classes(task, shapes, found, data)
-    if isinstance(task, (MultiLabel, Embedding)) and found != wanted:
+        return _misfit_of_classes(task, shapes, shape, data)
+    if isinstance(task, (MultiLabel, Embedding)) and shape != wanted:
         return f"{shapes}: they must be equal"
     if isinstance(task, Regression) and outputs[:1].numel() != targets[:1].numel():
         return f"{shapes}: as many values are needed"
     return ""
 
 
-def _misfit_of_classes(task: Task, shapes: str, found: tuple[int, ...], data: Data) -> str:
+def _misfit_of_classes(task: Task, shapes: str, shape: tuple[int, ...], data: Data) -> str:
     """Why logits do not belong to the targets: their shape, or too few classes."""
     from evalsuite.tasks import LanguageModel, Segmentation, TokenClassification
 
     wanted = tuple(data.train.targets.shape[1:])
     # Both orders of dimensions may fit, as of 16 classes in pictures of 16 x 16.
-    last, second = bool(found) and found[:-1] == wanted, bool(wanted) and found[1:] == wanted
+    last, second = bool(shape) and shape[:-1] == wanted, bool(wanted) and shape[1:] == wanted
     named = isinstance(task, (LanguageModel, TokenClassification, Segmentation))
     if last and second and not named:
         return (
@@ -384,7 +392,7 @@ def _misfit_of_classes(task: Task, shapes: str, found: tuple[int, ...], data: Da
             else "choose another `output`"
         )
         return f"{shapes}: logits have one dimension more, the classes; {cure}"
-    return _too_few(found[0] if of_places else found[-1], data, of_places=of_places)
+    return _too_few(shape[0] if of_places else shape[-1], data, of_places=of_places)
 
 
 def _too_few(logits: int, data: Data, *, of_places: bool) -> str:

@@ -72,10 +72,10 @@ def floors(data: Data) -> tuple[Floor, ...]:
     task = getattr(data.task, "task", data.task)
     known: tuple[Floor, ...] = ()
     if isinstance(task, Heads):
-        for _, name, own in each_output(data):
+        for _, name, part in each_output(data):
             known += tuple(
-                replace(each, metric=f"{name}_{each.metric}", words=f"{each.words} for {name}")
-                for each in floors(own)
+                replace(floor, metric=f"{name}_{floor.metric}", words=f"{floor.words} for {name}")
+                for floor in floors(part)
             )
     elif isinstance(task, LanguageModel):
         known = (_unigram(data),)
@@ -95,13 +95,13 @@ def floors(data: Data) -> tuple[Floor, ...]:
     return known
 
 
-def doubts_of(frame: pd.DataFrame, baseline: str, found: tuple[Floor, ...]) -> list[str]:
+def doubts_of(frame: pd.DataFrame, baseline: str, floors_of_data: tuple[Floor, ...]) -> list[str]:
     """Why nothing is to be concluded from a baseline, by its mean scores over seeds on the test
     part; where a run measured none, by those on the validation part.
     """
     rows = frame[(frame.variant == baseline) & frame.value.notna() & frame["sample"].isna()]
     sentences = []
-    for floor in found:
+    for floor in floors_of_data:
         tested = rows[(rows.stage == "accuracy") & (rows.metric == floor.metric)]
         scores = tested if len(tested) else rows[rows.metric == f"validation_{floor.metric}"]
         if len(scores):

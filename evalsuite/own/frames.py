@@ -25,14 +25,14 @@ _NUMBERS = (bool, int, float, Decimal, np.number, np.bool_)
 _SHOWN = 8  # categories in a message
 
 
-def is_frame(given: Any) -> bool:
+def is_frame(samples: Any) -> bool:
     """Whether it is a frame, or (frame, targets)."""
-    first = given[0] if isinstance(given, tuple) and given else given
+    first = samples[0] if isinstance(samples, tuple) and samples else samples
     kind = type(first)
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
-def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
+def from_frames(samples: Any, target: str, home: Path, *, trained: bool) -> Any:
     """What stands for frames as data of `assess`.
 
     A network that is yet to be trained gets a table in the run's folder, of which columns of
@@ -40,7 +40,7 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
     the numbers as they are, in the order of the columns.
 
     Args:
-        given: a frame, (frame, targets), or a mapping of parts to such.
+        samples: a frame, (frame, targets), or a mapping of parts to such.
         target: the column of targets; "" where targets are given, or the column has a usual name.
         home: the run's folder.
         trained: whether the network is measured as it is.
@@ -49,7 +49,7 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
         OwnError: parts are of several kinds, targets do not belong to the rows, or a trained
             network would have to take what is no number.
     """
-    parts = given if isinstance(given, Mapping) else {"": given}
+    parts = samples if isinstance(samples, Mapping) else {"": samples}
     if not all(is_frame(part) for part in parts.values()):
         raise OwnError("data: give all parts as frames, or none")
     # 1. Each part as one frame, with its targets as a column.
@@ -62,10 +62,10 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
     if trained and not any(_is_text(first, name) for name in _TEXTS):
         _check_order(first[column])
         arrays = {name: _arrays(frame, column) for name, frame in frames.items()}
-        return arrays if isinstance(given, Mapping) else arrays[""]
+        return arrays if isinstance(samples, Mapping) else arrays[""]
     # 3. As tables: one file, or a folder with a file for each part.
     place = home / _FOLDER / "frame.parquet"
-    if not isinstance(given, Mapping):
+    if not isinstance(samples, Mapping):
         _write(first, place)
         return {"path": str(place), "target": column}
     folder = place.with_name("frames")
@@ -76,12 +76,12 @@ def from_frames(given: Any, target: str, home: Path, *, trained: bool) -> Any:
     return {"path": str(folder), "target": column}
 
 
-def _joined(given: Any, target: str) -> tuple[pd.DataFrame, str]:
+def _joined(samples: Any, target: str) -> tuple[pd.DataFrame, str]:
     """The frame with its targets, and the name of their column."""
     import pandas as pd
 
     # 1. Columns by names, as a table has them: 1 and "1" would be one.
-    pair = given if isinstance(given, tuple) else (given, None)
+    pair = samples if isinstance(samples, tuple) else (samples, None)
     if len(pair) != 2:
         raise OwnError(f"data: give a part as (frame, targets), got {len(pair)} things")
     frame, targets = pair
@@ -157,10 +157,10 @@ def _alike(joined: Mapping[str, tuple[pd.DataFrame, str]]) -> tuple[dict[str, pd
     (first, column), *others = joined.values()
     for frame, name in others:
         if name != column or set(frame.columns) != set(first.columns):
-            own, other = sorted(map(str, first.columns)), sorted(map(str, frame.columns))
+            columns, other = sorted(map(str, first.columns)), sorted(map(str, frame.columns))
             raise OwnError(
-                f"data: one part has the columns {', '.join(own)}, another {', '.join(other)}; give"
-                " all parts the same"
+                f"data: one part has the columns {', '.join(columns)}, another {', '.join(other)};"
+                " give all parts the same"
             )
     return {name: frame[list(first.columns)] for name, (frame, _) in joined.items()}, column
 

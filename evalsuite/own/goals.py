@@ -145,7 +145,9 @@ def _with_partial(
     in some layers, which needs no training either.
     """
     original, *others = candidates
-    direct = [place for place, each in enumerate(others) if each.variant.endswith("-swap")]
+    direct = [
+        place for place, candidate in enumerate(others) if candidate.variant.endswith("-swap")
+    ]
     behind = direct[-1] + 1 if direct else 0
     yield from others[:behind]
     # Made only when it is asked for: the direct swap is cheaper still.
@@ -221,21 +223,25 @@ class _Search:
 
     def tested(self, candidate: Candidate) -> str:
         """The chosen one's quality on the test data beside the original's, with its interval."""
-        before, after = (self._scored(each, "test") for each in (self._original, candidate.file))
+        before, after = (self._scored(file, "test") for file in (self._original, candidate.file))
         if before.value is None or after.value is None:
             return f"{after.name} has no value: {after.reason}"
         scale = self._scale(abs(after.value - before.value))
-        told = f"{after.name} is {scale.number(after.value)} {scale.unit}".rstrip()
-        told = f"{told}, and {scale.number(before.value)} {scale.unit}".rstrip() + " before"
+        sentence = f"{after.name} is {scale.number(after.value)} {scale.unit}".rstrip()
+        sentence = f"{sentence}, and {scale.number(before.value)} {scale.unit}".rstrip() + " before"
         if before.scores is None or after.scores is None:
-            return told
-        own, other = (each.scores.values().numpy() for each in (after, before) if each.scores)
+            return sentence
+        values, other = (
+            metric_of_arm.scores.values().numpy()
+            for metric_of_arm in (after, before)
+            if metric_of_arm.scores
+        )
         blocks = after.scores.blocks
-        paired = paired_samples(own, other, None if blocks is None else blocks.numpy())
+        paired = paired_samples(values, other, None if blocks is None else blocks.numpy())
         if paired is None:
-            return told
+            return sentence
         number = interval_text(sample_estimate(paired), scale)
-        return f"{told}: {number}, over {paired.n:,} samples like these"
+        return f"{sentence}: {number}, over {paired.n:,} samples like these"
 
     @property
     def _unit(self) -> str:
@@ -248,7 +254,7 @@ class _Search:
 
     def _loss(self, candidate: Candidate) -> float:
         before, after = (
-            self._scored(each, "validation") for each in (self._original, candidate.file)
+            self._scored(file, "validation") for file in (self._original, candidate.file)
         )
         if before.value is None or after.value is None:
             return float("nan")

@@ -73,25 +73,25 @@ def load_hugging_face(
                 read_checkpoint(Path(model.weights).expanduser()), model.weights, model.weights_key
             )
             tensors = closest_alone(states, fresh, model.weights)
-            made, report = _loaded(type(fresh), None, config, state_dict=tensors)
+            network, report = _loaded(type(fresh), None, config, state_dict=tensors)
         else:
-            made, report = _loaded(kind, place, config, use_safetensors=True, **local)
+            network, report = _loaded(kind, place, config, use_safetensors=True, **local)
     # 3. What transformers passes over in silence: weights that were missing, left out or not
     # finite.
     source = model.weights or model.path
-    _check_report(report, made, source, start)
+    _check_report(report, network, source, start)
     if any(name.startswith("pooler.") for name in report["missing_keys"]):
-        made.register_module("pooler", None)  # it would have random weights
+        network.register_module("pooler", None)  # it would have random weights
     if not model.weights:
-        check_stored(place, made)
-    check_weights(made, source)
-    return made.train()
+        check_stored(place, network)
+    check_weights(network, source)
+    return network.train()
 
 
 def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
     import torch
 
-    made, report = kind.from_pretrained(
+    network, report = kind.from_pretrained(
         place,
         config=config,
         dtype=torch.float32,
@@ -99,7 +99,7 @@ def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[
         ignore_mismatched_sizes=True,
         **options,
     )
-    return made, report
+    return network, report
 
 
 def place_of(path: str) -> str:
@@ -112,9 +112,9 @@ def place_of(path: str) -> str:
     if not folder.is_dir():
         if not _HUB.fullmatch(name) or name.startswith("."):
             beside = [
-                str(each)
-                for each in folder.parent.glob("*/")
-                if not each.name.startswith((".", "__"))
+                str(folder_beside)
+                for folder_beside in folder.parent.glob("*/")
+                if not folder_beside.name.startswith((".", "__"))
             ]
             raise OwnError(
                 "the model: there is no folder"
@@ -165,11 +165,11 @@ def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:
     `class_names`.
     """
     # 1. Both forms as names by number, which must agree where both are there.
-    for key, given in (("id2label", id2label), ("label2id", label2id)):
-        if given and not isinstance(given, Mapping):
+    for key, mapping in (("id2label", id2label), ("label2id", label2id)):
+        if mapping and not isinstance(mapping, Mapping):
             form = '{"0": "cat", ...}' if key == "id2label" else '{"cat": 0, ...}'
             raise OwnError(
-                f"{said} has {key} as a {type(given).__name__}, not a mapping; write {form}"
+                f"{said} has {key} as a {type(mapping).__name__}, not a mapping; write {form}"
             )
     by_number = {str(number): str(name) for number, name in (id2label or {}).items()}
     by_name = {str(number): str(name) for name, number in (label2id or {}).items()}
@@ -215,10 +215,10 @@ def _configured(place: str) -> dict[str, Any]:
 
 def _place(model: Model, start: str) -> str:
     """The folder, or the name on the hub, where there are weights if it starts from them."""
-    name, folder = model.path.removeprefix("hf:"), Path(found := place_of(model.path))
+    name, folder = model.path.removeprefix("hf:"), Path(place := place_of(model.path))
     weights = model.weights or any((folder / weight).is_file() for weight in WEIGHTS)
     if start == "scratch" or weights or not folder.is_dir():
-        return found
+        return place
     if pickled := [other for other in _OTHERS if (folder / other).is_file()]:
         raise OwnError(
             f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may"
@@ -317,15 +317,15 @@ def _from_config(kind: Any, config: Any) -> nn.Module:
     return module
 
 
-def _check_report(report: Any, made: Any, path: str, start: str) -> None:
+def _check_report(report: Any, network: Any, path: str, start: str) -> None:
     """Only a head may be new, and only where it is trained then; and nothing of the file may be
     left out.
     """
     # 1. Weights of the module that the file lacks: inside the body always a mistake, in the head
     # only where it is not trained.
-    body = f"{made.base_model_prefix}."
-    mismatched = [each[0] for each in report["mismatched_keys"]]
-    headed = any(name.startswith(body) for name, _ in made.named_parameters())
+    body = f"{network.base_model_prefix}."
+    mismatched = [tensor[0] for tensor in report["mismatched_keys"]]
+    headed = any(name.startswith(body) for name, _ in network.named_parameters())
     # A pooler without a head is a part that few models have, and that few outputs are computed of.
     unused = "pooler." if not headed or start != "trained" else None
     absent = [
@@ -345,35 +345,34 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
         )
         shape = " of that shape" if first in mismatched else ""
         raise OwnError(
-            f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}"
+            f"the model: {path} has no {first}{more}{shape} for a {type(network).__name__}; {cure}"
         )
     # 2. Weights of the file that the module lacks: they would be left out in silence.
     beside = sorted(
         name
         for name in report["unexpected_keys"]
-        if not _is_aside(name, made, start if headed else "")
+        if not _is_aside(name, network, start if headed else "")
     )
     if beside:
         more = f" and {len(beside) - 1} more" if len(beside) > 1 else ""
-        said = (
-            f"has {beside[0]}{more}, which a {type(made).__name__} has not, and would be left out"
-        )
+        kind = type(network).__name__
+        said = f"has {beside[0]}{more}, which a {kind} has not, and would be left out"
         cure = "name the architecture of these weights, and merge adapters into them"
         raise OwnError(f"the model: {path} {said}; {cure}")
 
 
-def _is_aside(name: str, made: Any, start: str) -> bool:
+def _is_aside(name: str, network: Any, start: str) -> bool:
     """Whether a tensor of the file is of another head, or a buffer that the model computes
     itself.
     """
-    prefix = f"{made.base_model_prefix}."
-    buffers = {buffer for buffer, _ in made.named_buffers()}
+    prefix = f"{network.base_model_prefix}."
+    buffers = {buffer for buffer, _ in network.named_buffers()}
     bare = name.removeprefix(prefix)
     if {name, bare, prefix + name} & buffers or name.rpartition(".")[2] in _COMPUTED:
         return True
     if start == "trained":
         return False
-    body = getattr(made, made.base_model_prefix, made)
+    body = getattr(network, network.base_model_prefix, network)
     return bare.partition(".")[0] not in {part for part, _ in body.named_children()}
 
 

@@ -15,22 +15,24 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _REAL = ("F64", "F32", "F16", "BF16")  # safetensors' names of numbers that stand for themselves
 
 
-def check_stored(place: str, made: Any) -> None:
+def check_stored(place: str, network: Any) -> None:
     """Raise OwnError where the files of a folder, or of a name on the hub, hold real weights of the
-    model `made` of them as numbers of another kind, which the library casts.
+    model `network` of them as numbers of another kind, which the library casts.
     """
     from safetensors import safe_open
 
-    own = {name: tensor.is_floating_point() for name, tensor in made.state_dict().items()}
-    body = f"{made.base_model_prefix}."
+    is_float = {name: tensor.is_floating_point() for name, tensor in network.state_dict().items()}
+    body = f"{network.base_model_prefix}."
     for file in _weight_files(place):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  (no mapping)
                 kind = tensors.get_slice(name).get_dtype()
                 newer = name.replace(".gamma", ".weight").replace(".beta", ".bias")
-                known = [n for n in (newer, body + newer, newer.removeprefix(body)) if n in own]
+                known = [
+                    n for n in (newer, body + newer, newer.removeprefix(body)) if n in is_float
+                ]
                 # Of what the library renames, a bias may be an old release's mask.
-                real = own[known[0]] if known else name.endswith(".weight")
+                real = is_float[known[0]] if known else name.endswith(".weight")
                 if real and kind not in _REAL:
                     raise not_real(name, kind, str(file))
 

@@ -59,38 +59,38 @@ class Held:
         return self._data
 
 
-def is_module(given: Any) -> bool:
+def is_module(argument: Any) -> bool:
     """Whether a network is given that is built already."""
     from torch import nn
 
-    return isinstance(given, nn.Module)
+    return isinstance(argument, nn.Module)
 
 
-def model_in_memory(given: Any) -> Callable[..., Any] | None:
+def model_in_memory(model: Any) -> Callable[..., Any] | None:
     """What makes the model, where no file does: of a module, a lambda, a function of the running
     script or of a notebook's cell; None of what has a name in another file.
     """
-    if is_module(given):
-        return Built(given)
-    given = _of_this_script(given) if isinstance(given, str) else given
-    return given if callable(given) and not _is_in_a_file(given) else None
+    if is_module(model):
+        return Built(model)
+    model = _of_this_script(model) if isinstance(model, str) else model
+    return model if callable(model) and not _is_in_a_file(model) else None
 
 
-def data_in_memory(given: Any) -> Callable[[], Any] | None:
+def data_in_memory(data: Any) -> Callable[[], Any] | None:
     """What gives the data, likewise: of tensors, arrays, data sets, loaders, and mappings and
     tuples of them; None of a path, a reference, and a mapping with a path.
     """
-    if isinstance(given, Mapping) and isinstance(given.get("path"), str):
+    if isinstance(data, Mapping) and isinstance(data.get("path"), str):
         return None
-    if isinstance(given, str):
-        found = _of_this_script(given)
-        return found if callable(found) else None
-    if inspect.isroutine(given) or inspect.isclass(given):
-        return None if _is_in_a_file(given) else given
-    return Held(given)
+    if isinstance(data, str):
+        function = _of_this_script(data)
+        return function if callable(function) else None
+    if inspect.isroutine(data) or inspect.isclass(data):
+        return None if _is_in_a_file(data) else data
+    return Held(data)
 
 
-def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
+def write_in_memory(function: Callable[..., Any], name: str, folder: Path) -> str:
     """Write it into a run's folder; the reference by which jobs find it. Raises OwnError: it cannot
     be pickled, as an open file cannot.
     """
@@ -103,7 +103,7 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
             f"{name} is in memory alone, and jobs are other processes: {cure}"
         ) from error
     try:
-        pickled: bytes = cloudpickle.dumps(given)
+        pickled: bytes = cloudpickle.dumps(function)
     except Exception as error:  # what a user's function refers to may be anything
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         cure = "define it by `def` in a file beside the script, and give `file.py:name`"
@@ -114,7 +114,11 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{name}.pickle").write_bytes(pickled)
     paths = [
-        each for each in sys.path if each and Path(each).is_dir() and "site-packages" not in each
+        folder_on_path
+        for folder_on_path in sys.path
+        if folder_on_path
+        and Path(folder_on_path).is_dir()
+        and "site-packages" not in folder_on_path
     ]
     digest = hashlib.sha256(pickled).hexdigest()
     file = place / f"{name}.py"
@@ -127,10 +131,12 @@ def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
     return f"{shown.relative_to(here) if shown.is_relative_to(here) else shown}:{name}"
 
 
-def name_of(given: Any) -> str:
+def name_of(function: Any) -> str:
     """What a model in memory is called: its function's name, or its module's class."""
-    name = str(getattr(given, "__name__", type(given).__name__))
-    kept = "".join(each if each.isalnum() or each == "_" else "" for each in name).strip("_")
+    name = str(getattr(function, "__name__", type(function).__name__))
+    kept = "".join(
+        character if character.isalnum() or character == "_" else "" for character in name
+    ).strip("_")
     return kept if kept.isidentifier() and kept != "lambda" else "model"
 
 
@@ -145,12 +151,12 @@ def _of_this_script(reference: str) -> Any:
     return getattr(main, name, None) if same else None
 
 
-def _is_in_a_file(given: Any) -> bool:
+def _is_in_a_file(function: Any) -> bool:
     """Whether jobs can import it by its name without running the script that called."""
-    name = str(getattr(given, "__qualname__", ""))
-    module = str(getattr(given, "__module__", _MAIN))
+    name = str(getattr(function, "__qualname__", ""))
+    module = str(getattr(function, "__module__", _MAIN))
     try:
-        file = inspect.getsourcefile(given)
+        file = inspect.getsourcefile(function)
     except TypeError:  # an object that is called has none
         return False
     return name.isidentifier() and module != _MAIN and file is not None and Path(file).is_file()

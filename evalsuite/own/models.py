@@ -108,25 +108,25 @@ def _factory(model: Model, run: Callable[[nn.Module], object] | None) -> Callabl
 
     def make() -> nn.Module:
         try:
-            made = target(**model.args)
+            network = target(**model.args)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise blame(error, f"{name}()", model.path) from error
-        if not isinstance(made, nn.Module) or isinstance(made, torch.jit.ScriptModule):
-            raise _no_module(made, model.path)
-        made, changes = prepared(made, model.path, run)
+        if not isinstance(network, nn.Module) or isinstance(network, torch.jit.ScriptModule):
+            raise _no_module(network, model.path)
+        network, changes = prepared(network, model.path, run)
         for change in changes:
             note_change(model, change)
-        _check_module(made, model.path)
-        return made
+        _check_module(network, model.path)
+        return network
 
     return make
 
 
-def _no_module(made: Any, path: str) -> OwnError:
-    if isinstance(made, torch.jit.ScriptModule):
+def _no_module(returned: Any, path: str) -> OwnError:
+    if isinstance(returned, torch.jit.ScriptModule):
         said = "a compiled ScriptModule; return the module before torch.jit.script"
     else:
-        said = f"a {type(made).__name__}; it must return an nn.Module"
+        said = f"a {type(returned).__name__}; it must return an nn.Module"
     return OwnError(f"the model: {path} returns {said}")
 
 
@@ -143,16 +143,16 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
         raise OwnError(f"the model: {model.path}: {error}{hint}") from error
 
 
-def _check_module(made: nn.Module, path: str) -> None:
+def _check_module(network: nn.Module, path: str) -> None:
     # What variants do to a module, in the order in which it would fail: change layers, train,
     # copy.
-    if not list(made.parameters()):
+    if not list(network.parameters()):
         raise OwnError(
-            f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be"
-            " trained"
+            f"the model: {path} returns a {type(network).__name__} without parameters: nothing can"
+            " be trained"
         )
     try:
-        duplicate(made)
+        duplicate(network)
     except Exception as error:  # whatever a part of it raises
         said = f"{path} cannot be copied, as each variant is ({type(error).__name__}: {error})"
         raise OwnError(
@@ -164,12 +164,12 @@ def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
     """Check that the same random state gives the same initial weights: variants of a seed must
     begin alike.
     """
-    found = set()
+    digests = set()
     with torch.random.fork_rng(devices=[]):
         for _ in range(2):
             torch.manual_seed(0)
-            found.add(_digest(make()))
-    if len(found) != 1:
+            digests.add(_digest(make()))
+    if len(digests) != 1:
         raise OwnError(
             f"the model: {model.path} makes other initial weights at a second call with the same"
             " torch.manual_seed; draw them by torch alone, and keep no state between calls"
@@ -179,9 +179,9 @@ def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
 
 def _digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
-    for name, each in module.state_dict().items():
-        digest.update(f"{name}|{tuple(each.shape)}|".encode())
-        digest.update(each.detach().cpu().float().numpy().tobytes())
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -207,12 +207,12 @@ def load_weights(module: nn.Module, file: str, key: str = "") -> list[str]:
     `fitted`.
     """
     tensors = fitted(module, read_checkpoint(Path(file).expanduser()), str(file), key)
-    own = {name: each.dtype for name, each in module.state_dict().items()}
+    dtypes = {name: tensor.dtype for name, tensor in module.state_dict().items()}
     module.load_state_dict(tensors)
     check_weights(module, file)
     others = {
-        str(each.dtype).removeprefix("torch.")
-        for name, each in tensors.items()
-        if each.is_floating_point() and each.dtype != own.get(name, each.dtype)
+        str(tensor.dtype).removeprefix("torch.")
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.dtype != dtypes.get(name, tensor.dtype)
     }
     return sorted(others)

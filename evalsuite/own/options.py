@@ -94,8 +94,8 @@ def _set(options: dict[str, Any], setting: str) -> None:
         raise OwnError(
             f"--set {setting}: {first}.{rest[0]} is no mapping; write {first}.{rest[0]}=VALUE"
         )
-    for each in rest[:-1]:
-        place = place.setdefault(each, {})
+    for key in rest[:-1]:
+        place = place.setdefault(key, {})
     place[rest[-1]] = value
 
 
@@ -108,10 +108,10 @@ def own_of(options: Mapping[str, Any]) -> Own:
         if name not in known:
             raise OwnError(f"`own` has no option {name!r}{did_you_mean(name, known)}")
     try:
-        made: Own = construct(Own, options)
+        workload: Own = construct(Own, options)
     except ValidationError as error:
         first = error.errors()[0]
         parts = [part for part in first["loc"] if part not in ("str", "dict[str,any]")]
         where = ".".join("data" if part == "source" else str(part) for part in parts)
         raise OwnError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
-    return made
+    return workload

@@ -32,8 +32,8 @@ class Own(Brought):
             return lines
         from evalsuite.own.budget import budget_of
 
-        found = budget_of(self, self.data(), rate=self.learning_rate, epochs=self.epochs)
-        return (*lines, (DOUBT, f"not trained: {found.doubt}")) if found.doubt else lines
+        budget = budget_of(self, self.data(), rate=self.learning_rate, epochs=self.epochs)
+        return (*lines, (DOUBT, f"not trained: {budget.doubt}")) if budget.doubt else lines
 
     def doubts(self, rows: pd.DataFrame, baseline: str) -> list[str]:
         """Why nothing is to be concluded from the baseline of a run, by its rows."""

@@ -54,11 +54,11 @@ def partial_swap(network: nn.Module, split: Split, allowed: float) -> PartialSwa
     Returns:
         None where there are fewer than two activations, or even all but one have to stay.
     """
-    found = built_with(network)
-    paths = [use.path for use in found]
+    activations = built_with(network)
+    paths = [use.path for use in activations]
     if len(paths) < 2:
         return None
-    rows = {use.traits.name for use in found}
+    rows = {use.traits.name for use in activations}
 
     def swapped(keep: Collection[str]) -> nn.Module:
         return swap(network, RELU, keep=keep, rows=rows)

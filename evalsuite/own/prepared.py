@@ -35,7 +35,7 @@ def prepared(
     module, changed = _uncompiled(module)
     changes = [COMPILED] if changed else []
     # 2. Numbers, of the data and of all stages, are float32.
-    kinds = {each.dtype for each in _stored(module) if each.is_floating_point()}
+    kinds = {tensor.dtype for tensor in _stored(module) if tensor.is_floating_point()}
     for kind in sorted(map(str, kinds - {torch.float32, *_CONVERTED})):
         raise OwnError(
             f"the model: {path} has weights of {kind.removeprefix('torch.')}, which need scales;"
@@ -76,7 +76,7 @@ def _stored(module: nn.Module) -> list[torch.Tensor]:
 
 
 def _lazy(module: nn.Module) -> list[str]:
-    return [name for name, each in module.named_parameters() if is_lazy(each)]
+    return [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
 
 
 def _uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
@@ -94,7 +94,7 @@ def _uncompiled(module: nn.Module) -> tuple[nn.Module, bool]:
             if isinstance(child, kind):
                 parent._modules[name], changed = _uncompiled(child)[0], True
     # By module.compile() a module is compiled in its place.
-    for each in module.modules():
-        if getattr(each, "_compiled_call_impl", None) is not None:
-            each._compiled_call_impl, changed = None, True
+    for layer in module.modules():
+        if getattr(layer, "_compiled_call_impl", None) is not None:
+            layer._compiled_call_impl, changed = None, True
     return module, changed

@@ -29,18 +29,18 @@ def misprepared(model: Model, module: nn.Module, source: Source, data: Data) -> 
     for such that are not normalised at all.
     """
     wanted, where = _wanted(model, module)
-    given = data.train.first(1)
-    if wanted is None or not hasattr(given, "ndim") or given.ndim != 4:
+    batch = data.train.first(1)
+    if wanted is None or not hasattr(batch, "ndim") or batch.ndim != 4:
         return []
-    own = source.is_function or source.path.endswith((".npz", ".npy"))
-    if own and (data.domain[0] < 0 or _same(wanted, ((0.0,), (1.0,)))):
+    is_ready = source.is_function or source.path.endswith((".npz", ".npy"))
+    if is_ready and (data.domain[0] < 0 or _same(wanted, ((0.0,), (1.0,)))):
         return []
-    if not own and _same(wanted, (source.mean or (0.0,), source.std or (1.0,))):
+    if not is_ready and _same(wanted, (source.mean or (0.0,), source.std or (1.0,))):
         return []
     mean, std = (f"[{', '.join(f'{number:.4g}' for number in numbers)}]" for numbers in wanted)
-    now = "they are in no such scale" if own or not source.mean else "they are given by others"
+    now = "they are in no such scale" if is_ready or not source.mean else "they are given by others"
     cure = f"write `data.mean: {mean}` and `data.std: {std}`"
-    cure = "normalise them where they are made" if own else cure
+    cure = "normalise them where they are made" if is_ready else cure
     return [f"{where} wants images normalised by mean {mean} and std {std}, but {now}: {cure}"]
 
 
@@ -63,8 +63,8 @@ def _wanted(model: Model, module: nn.Module) -> tuple[Scales | None, str]:
     if model.path.startswith("hf:"):
         folder = Path(model.path.removeprefix("hf:")).expanduser()
         for file in (folder / name for name in _FILES):
-            if (found := _of_hugging_face(file)) is not None:
-                return found, str(file)
+            if (wanted := _of_hugging_face(file)) is not None:
+                return wanted, str(file)
         return None, ""
     described = getattr(getattr(module, "network", module), "pretrained_cfg", None)
     if model.path.startswith("timm:") and isinstance(described, Mapping):
@@ -74,17 +74,21 @@ def _wanted(model: Model, module: nn.Module) -> tuple[Scales | None, str]:
 
 def _of_hugging_face(file: Path) -> Scales | None:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        configuration = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    found = found.get("image_processor", found) if isinstance(found, dict) else {}
-    if not isinstance(found, dict) or not found.get("do_normalize", True):
+    configuration = (
+        configuration.get("image_processor", configuration)
+        if isinstance(configuration, dict)
+        else {}
+    )
+    if not isinstance(configuration, dict) or not configuration.get("do_normalize", True):
         return None
-    return _scales(found.get("image_mean"), found.get("image_std"))
+    return _scales(configuration.get("image_mean"), configuration.get("image_std"))
 
 
 def _scales(mean: Any, std: Any) -> Scales | None:
-    lists = [each if isinstance(each, (list, tuple)) else [each] for each in (mean, std)]
-    if not all(isinstance(number, (int, float)) for each in lists for number in each):
+    lists = [scale if isinstance(scale, (list, tuple)) else [scale] for scale in (mean, std)]
+    if not all(isinstance(number, (int, float)) for numbers in lists for number in numbers):
         return None
     return tuple(map(float, lists[0])), tuple(map(float, lists[1]))

@@ -226,8 +226,8 @@ def _input(inputs: Inputs, place: int, data: Data, tokenizer: Tokenizer | None) 
         ends = f"from {first.min():.3g} to {first.max():.3g}, mean {first.mean():.3g}"
         return f"an image of {height} x {width} pixels, {channel}, {ends}"
     return ", ".join(
-        f"{name} {_array(each[place])}" if len(named) > 1 else _array(each[place])
-        for name, each in named.items()
+        f"{name} {_array(tensor[place])}" if len(named) > 1 else _array(tensor[place])
+        for name, tensor in named.items()
     )
 
 
@@ -249,12 +249,12 @@ def _row(values: torch.Tensor, data: Data) -> str:
 def _value(scaled: float, column: InputColumn) -> str:
     """A number or a date of the file, as far as float32 in [0, 1] tells it."""
     width = column.one - column.zero
-    value, told = column.zero + scaled * width, width * _ROUNDING
+    value, resolution = column.zero + scaled * width, width * _ROUNDING
     if not column.date:
-        return _number(round(value, -math.ceil(math.log10(told))))
+        return _number(round(value, -math.ceil(math.log10(resolution))))
     # A range of 194 days is told by the second.
     steps = (1, 60, 3600) if "%H" in column.date else ()
-    step = next((step for step in steps if told * _DAY <= step), _DAY)
+    step = next((step for step in steps if resolution * _DAY <= step), _DAY)
     moment = _EPOCH + datetime.timedelta(seconds=round(value * _DAY / step) * step)
     return moment.strftime(column.date if step != 60 else column.date.replace(":%S", ""))
 
@@ -267,7 +267,8 @@ def _number(value: float) -> str:
 def _array(values: torch.Tensor) -> str:
     flat = values.flatten().tolist()
     shown = ", ".join(
-        _number(each) if float(each).is_integer() else f"{each:.4g}" for each in flat[:_VALUES]
+        _number(number) if float(number).is_integer() else f"{number:.4g}"
+        for number in flat[:_VALUES]
     )
     more = f", ... of shape {tuple(values.shape)}" if len(flat) > _VALUES else ""
     return f"[{shown}{more}]"
@@ -285,13 +286,13 @@ def _target(target: torch.Tensor, data: Data, tokenizer: Tokenizer | None) -> st
         return f'"{_cut(tokenizer.text(tokens))}"' if tokenizer is not None else _array(known)
     if isinstance(task, MultiLabel):
         present = (target.flatten() == 1).nonzero().flatten().tolist()
-        labels = ", ".join(_named(each, data) for each in present[:_VALUES])
+        labels = ", ".join(_named(label, data) for label in present[:_VALUES])
         return f"{labels}{', ...' if len(present) > _VALUES else ''}" if present else "no label"
     if isinstance(task, (Classification, TokenClassification)) and not target.is_floating_point():
         if target.dim() == 0:
             return _named(int(target), data)
-        counts = zip(*(each.tolist() for each in known.unique(return_counts=True)), strict=True)  # type: ignore[no-untyped-call]
-        said = [f"{_named(each, data)} x {count}" for each, count in counts]
+        counts = zip(*(column.tolist() for column in known.unique(return_counts=True)), strict=True)  # type: ignore[no-untyped-call]
+        said = [f"{_named(number, data)} x {count}" for number, count in counts]
         return ", ".join(said[:_VALUES]) + (", ..." if len(said) > _VALUES else "")
     # 2. Others are values.
     if target.numel() > 1:

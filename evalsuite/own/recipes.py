@@ -167,18 +167,18 @@ class Asked:
         to the inputs' width.
         """
         wanted = STAGES if "all" in self.stages else self.stages
-        found: list[Entry | str] = []
+        steps: list[Entry | str] = []
         for stage in wanted:
             for options in _STEPS[stage][1 if self.quick else 0]:
                 entry = {"use": stage, **options}
                 if "eps" in entry:
                     entry["eps"] = [
-                        float(f"{each * self.examined.width:.4g}") for each in options["eps"]
+                        float(f"{radius * self.examined.width:.4g}") for radius in options["eps"]
                     ]
-                found.append(
+                steps.append(
                     stage if entry in ({"use": stage}, {"use": stage, "name": stage}) else entry
                 )
-        return found
+        return steps
 
     def miniature(self, samples: int, time_limit: float) -> Asked:
         """A small version of this assessment, to see whether it runs at all: few samples, one
@@ -187,9 +187,9 @@ class Asked:
         source = self.own["data"]
         source = {"path": source} if isinstance(source, str) else dict(source)
         small = {**source, "limit": min(samples, int(source.get("limit") or samples))}
-        own = {**self.own, "data": small, "epochs": 1}
+        options = {**self.own, "data": small, "epochs": 1}
         return replace(
-            self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=time_limit
+            self, name=f"{self.name}-check", own=options, quick=True, seeds=1, time_limit=time_limit
         )
 
 
@@ -213,14 +213,14 @@ def _trained(entry: Entry | str, start: str) -> Entry | str:
     """A variant that is trained from the first step, under a name that says from where."""
     if start == "scratch":
         return entry
-    made = (
+    variant = (
         {"use": "trained", "activation": entry}
         if entry == "relu"
         else {"use": entry}
         if isinstance(entry, str)
         else entry
     )
-    return {**made, "name": f"{made.get('name', entry)}-from-{start}"}
+    return {**variant, "name": f"{variant.get('name', entry)}-from-{start}"}
 
 
 _HEADERS = {

@@ -114,19 +114,19 @@ class Chosen:
         from evalsuite.report.run import Run
 
         data = self.asked.brought.data()
-        told = "its test samples may be training samples" if leaks(data) else ""
-        return treated(Run.of(self.out / RUN), self.best.variant, data, told=told)
+        caution = "its test samples may be training samples" if leaks(data) else ""
+        return treated(Run.of(self.out / RUN), self.best.variant, data, told=caution)
 
-    def lines(self, found: Treated) -> Iterator[str]:
+    def lines(self, comparison: Treated) -> Iterator[str]:
         """What is said of it: doubts first, the recommendation last."""
         yield from self.doubts
         yield from report_of(self.out / RUN)
         yield from warnings_of(self.asked.examined.lines)
         best = self.best
-        told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
-        yield f"{best.variant} is the best on the validation data: {told}."
+        sentence = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
+        yield f"{best.variant} is the best on the validation data: {sentence}."
         yield f"The ReLU network: {self.out}; {self.how}."
-        yield from found.lines()
+        yield from comparison.lines()
 
 
 @dataclass(frozen=True)
@@ -245,16 +245,16 @@ def relu_ize(
     name = model.rpartition(":")[2] if isinstance(model, str) else name_of(model)
     folder = Path(out) if out is not None else Path("runs") / f"{name}-relu"
     options.setdefault("start", "trained")
-    given = sent_options(model, data, targets, parts, folder, options)
+    workload_options = sent_options(model, data, targets, parts, folder, options)
 
     def carry_out(recipe: Recipe, run: Path) -> None:
         run_in_python(recipe, run, cache, jobs, progress)
 
     # 1. Run the treatments and write their report.
-    chosen = choose(given, folder, carry_out)
+    chosen = choose(workload_options, folder, carry_out)
     write_report(folder / RUN)
     # 2. Read back the one that was saved, with what was measured of it.
-    found = chosen.before_and_after()
+    comparison = chosen.before_and_after()
     network = _read_back(chosen)
     warn_of_hub(network, chosen.saved, folder)
     if isinstance(model, nn.Module) and (kinds := other_kinds(model)):
@@ -263,7 +263,7 @@ def relu_ize(
             f" .to(torch.{kinds[0]}), and measure what that costs",
             stacklevel=2,
         )
-    vars(network)["relu_ized"] = _record(chosen, found)
+    vars(network)["relu_ized"] = _record(chosen, comparison)
     return network
 
 
@@ -284,19 +284,19 @@ def _read_back(chosen: Chosen) -> nn.Module:
     """The network as its user would load it from the folder."""
     from evalsuite.own.saving import load_own
 
-    own = chosen.asked.brought
+    workload = chosen.asked.brought
     if chosen.saved.form == "own":
-        return load_own(own.unadapted, chosen.out)
-    kind: Any = type(own.unadapted())
+        return load_own(workload.unadapted, chosen.out)
+    kind: Any = type(workload.unadapted())
     network: nn.Module = kind.from_pretrained(
         chosen.out, local_files_only=True, use_safetensors=True
     )
     return network.eval()
 
 
-def _record(chosen: Chosen, found: Treated) -> ReluIzed:
+def _record(chosen: Chosen, comparison: Treated) -> ReluIzed:
     """The numbers of a comparison as plain values, which a pickled module can hold."""
-    cell = found.cell
+    cell = comparison.cell
     after, before = cell.levels or (None, None)
     estimate = cell.estimate
     interval = None
@@ -304,21 +304,21 @@ def _record(chosen: Chosen, found: Treated) -> ReluIzed:
         interval = (estimate.low, estimate.high)
     speedups = {
         timed.batch: (1 / timed.latency.ratio, 1 / high, 1 / low)
-        for timed in found.times
+        for timed in comparison.times
         if timed.latency is not None and not timed.reason
         for low, high in (timed.latency.intervals["ratio"],)
     }
     return ReluIzed(
-        variant=found.variant,
-        metric=found.row.endpoint.words,
+        variant=comparison.variant,
+        metric=comparison.row.endpoint.words,
         before=before,
         after=after,
         interval=interval,
         samples=0 if estimate is None else estimate.n,
-        sizes=found.sizes,
+        sizes=comparison.sizes,
         speedups=speedups,
-        recommendation=found.recommendation,
-        text="\n".join([*chosen.doubts, *found.lines()]),
+        recommendation=comparison.recommendation,
+        text="\n".join([*chosen.doubts, *comparison.lines()]),
         folder=str(chosen.out),
     )
 
@@ -344,26 +344,26 @@ def _best(frame: pd.DataFrame, baseline: str) -> _Best:
     )
 
 
-def _save(own: Own, network: Path, out: Path) -> tuple[Saved, str]:
+def _save(workload: Own, network: Path, out: Path) -> tuple[Saved, str]:
     """Write the network in the layout of the user's model; how to load it."""
     from evalsuite.networks import load_network
 
     # 1. The network as its user's own module, with the user's own names.
-    data = own.data()
-    module = load_network(network, own, data).module
+    data = workload.data()
+    module = load_network(network, workload, data).module
     example = data.calibration.first(_COMPARED)
     saved = save_own(
         module,
         out,
-        make=own.unadapted,
-        adapt=lambda each: own.adapted(each, example),
-        own=own.places,
+        make=workload.unadapted,
+        adapt=lambda network_of_user: workload.adapted(network_of_user, example),
+        own=workload.places,
         example=example,
     )
     # 2. What from_pretrained's users need beside the weights is copied from the original's
     # folder.
     if saved.form == "pretrained":
-        kind, _, place = own.model_choice.path.partition(":")
+        kind, _, place = workload.model_choice.path.partition(":")
         for pattern in _BESIDE if kind == "hf" else ():
             for file in Path(place).expanduser().glob(pattern):
                 shutil.copyfile(file, out / file.name)

@@ -109,7 +109,7 @@ def save_own(
             computes something else.
     """
     # 1. The activation that was put in, and the user's own module with these weights.
-    names = {each.traits.name for each in built_with(module)}
+    names = {activation.traits.name for activation in built_with(module)}
     if len(names) != 1:
         raise OwnError(
             f"cannot be saved with activations {sorted(names) or 'none'}: one kind is needed"
@@ -125,7 +125,7 @@ def save_own(
             reason = f"its configuration knows no {biases[0]}, which a repair added"
         else:
             reason = _save_pretrained(
-                fresh, name, folder, lambda each: _distance(adapt(each), example, wanted)
+                fresh, name, folder, lambda network: _distance(adapt(network), example, wanted)
             )
         if not reason:
             (folder / REPLACED).unlink(missing_ok=True)
@@ -165,15 +165,17 @@ def _own_layout(module: nn.Module, make: Callable[[], nn.Module]) -> tuple[nn.Mo
     not.
     """
     fresh = make()
-    state = {name.removeprefix("network."): each for name, each in module.state_dict().items()}
-    own = fresh.state_dict()
+    state = {name.removeprefix("network."): tensor for name, tensor in module.state_dict().items()}
+    wanted_names = fresh.state_dict()
     # the user's own names begin with "network.", and no adapter was needed
-    if not own.keys() <= state.keys():
+    if not wanted_names.keys() <= state.keys():
         state = dict(module.state_dict())
     # "lifted" is a constant that torch.export made a buffer of.
     lifted = ("lifted_tensor", "tensor_constant")
     extra = sorted(
-        name for name in state.keys() - own.keys() if not any(each in name for each in lifted)
+        name
+        for name in state.keys() - wanted_names.keys()
+        if not any(prefix in name for prefix in lifted)
     )
     try:
         _add_biases(fresh, {name: state[name] for name in extra})
@@ -182,7 +184,7 @@ def _own_layout(module: nn.Module, make: Callable[[], nn.Module]) -> tuple[nn.Mo
             f"the network has {', '.join(extra)}, for which the model's own layout has no place;"
             " save it by evalsuite.resizing.save_module"
         ) from error
-    fresh.load_state_dict({name: state[name] for name in [*own, *extra]})
+    fresh.load_state_dict({name: state[name] for name in [*wanted_names, *extra]})
     return fresh.eval(), extra
 
 
@@ -190,12 +192,12 @@ def _add_biases(module: nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
     """Give biases, in place, to layers that have none. Raises AttributeError where it is no such
     layer.
     """
-    for name, each in biases.items():
+    for name, bias in biases.items():
         path, _, attribute = name.rpartition(".")
         layer = module.get_submodule(path)
-        if attribute != "bias" or layer._parameters.get("bias", each) is not None:
+        if attribute != "bias" or layer._parameters.get("bias", bias) is not None:
             raise AttributeError(name)
-        layer.bias = nn.Parameter(torch.zeros_like(each))
+        layer.bias = nn.Parameter(torch.zeros_like(bias))
 
 
 def _save_pretrained(
@@ -251,8 +253,8 @@ def _described(
     keys: list[Any] = list(example) if isinstance(example, dict) else [None]
     keys = list(range(len(example))) if isinstance(example, tuple) else keys
     parts = [
-        (key, list(each.shape), str(each.dtype).removeprefix("torch."))
-        for key, each in zip(keys, leaves(example), strict=True)
+        (key, list(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+        for key, leaf in zip(keys, leaves(example), strict=True)
     ]
     places = [(place.path, place.channels, place.dimension) for place in own.places]
     return _Replaced(
@@ -300,7 +302,7 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
     own_activations = OwnActivations(
         noted.replaced, tuple(Place(*place) for place in noted.places), tuple(noted.stay), example
     )
-    row = next((each for each in known() if each.name == noted.by), None)
+    row = next((traits for traits in known() if traits.name == noted.by), None)
     if row is None:
         raise OwnError(
             f"{folder / REPLACED}: there is no activation {noted.by!r} here; install what"
@@ -330,12 +332,12 @@ def _read(path: Path) -> _Replaced:
 
 def _example(parts: list[tuple[int | str | None, list[int], str]]) -> Inputs:
     """Ones: only the calls of a run are looked at, not its numbers."""
-    made = {key: torch.ones(shape, dtype=getattr(torch, dtype)) for key, shape, dtype in parts}
-    if None in made:
-        return made[None]
-    if all(isinstance(key, int) for key in made):
-        return tuple(made.values())
-    return {str(key): each for key, each in made.items()}
+    tensors = {key: torch.ones(shape, dtype=getattr(torch, dtype)) for key, shape, dtype in parts}
+    if None in tensors:
+        return tensors[None]
+    if all(isinstance(key, int) for key in tensors):
+        return tuple(tensors.values())
+    return {str(key): tensor for key, tensor in tensors.items()}
 
 
 def _distance(network: nn.Module, example: Inputs, wanted: torch.Tensor) -> float:

@@ -31,23 +31,23 @@ class TaskChoice:
     options: Mapping[str, Any] = field(default_factory=lambda: Arguments({}))
 
     @classmethod
-    def of(cls, given: str | dict[str, Any]) -> TaskChoice:
+    def of(cls, choice: str | dict[str, Any]) -> TaskChoice:
         """A name, or a mapping with `use` and options; of several outputs NAME=TASK with commas
         between, or a mapping of the outputs' names to tasks. Raises ValueError: `use` is missing.
         """
-        if isinstance(given, str) and "=" in given:
-            pairs = [pair.partition("=") for pair in given.split(",")]
-            given = {name.strip(): task.strip() for name, _, task in pairs}
-        if isinstance(given, str):
-            return cls(given)
-        if "use" not in given and len(given) > 1:
-            return cls._of_outputs(given)
-        options = {name: value for name, value in given.items() if name != "use"}
-        if given.get("use") == HEADS and isinstance(options.get("of"), Mapping):
+        if isinstance(choice, str) and "=" in choice:
+            pairs = [pair.partition("=") for pair in choice.split(",")]
+            choice = {name.strip(): task.strip() for name, _, task in pairs}
+        if isinstance(choice, str):
+            return cls(choice)
+        if "use" not in choice and len(choice) > 1:
+            return cls._of_outputs(choice)
+        options = {name: value for name, value in choice.items() if name != "use"}
+        if choice.get("use") == HEADS and isinstance(options.get("of"), Mapping):
             return cls._of_outputs(options["of"])
-        if not isinstance(given.get("use"), str):
+        if not isinstance(choice.get("use"), str):
             raise ValueError("task: `use` is missing: which task?")
-        return cls(given["use"], Arguments(options))
+        return cls(choice["use"], Arguments(options))
 
     @classmethod
     def _of_outputs(cls, tasks: Mapping[str, Any]) -> TaskChoice:
@@ -72,24 +72,26 @@ class TaskChoice:
             return self._heads()
         kind = self._kind()
         known = (
-            [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+            [option.name for option in fields(kind)]
+            if hasattr(kind, "__dataclass_fields__")
+            else []
         )
         for name in self.options:
             if name not in known:
                 hint = did_you_mean(name, known) if known else "; it has no options"
                 raise OwnError(f"task {self.use!r} has no option {name!r}{hint}")
         try:
-            made = kind(**self.options)
+            task = kind(**self.options)
         except (Exception, SystemExit) as error:  # a user's class may raise anything
             if is_reference(self.use):
                 raise blame(error, f"making the task {self.use!r}", self.use) from error
             raise OwnError(f"task {self.use!r}: {error}") from error
-        missing = [name for name in ("version", *_NEEDED) if not hasattr(made, name)]
+        missing = [name for name in ("version", *_NEEDED) if not hasattr(task, name)]
         if missing:
             raise OwnError(
                 f"task {self.use!r} lacks {', '.join(missing)}: write it as evalsuite.Task says"
             )
-        return made  # type: ignore[no-any-return]
+        return task  # type: ignore[no-any-return]
 
     def _heads(self) -> Task:
         """A task for each named output."""
@@ -99,8 +101,8 @@ class TaskChoice:
         if len(self.options) != 1 or not isinstance(of, list):
             raise OwnError("task: write one for each output, as {digit: classification, ...}")
         try:
-            made = tuple((name, TaskChoice.of(task).make()) for name, task in of)
-            return Heads(made)
+            tasks = tuple((name, TaskChoice.of(task).make()) for name, task in of)
+            return Heads(tasks)
         except OwnError:
             raise
         except (ValueError, AttributeError) as error:
@@ -108,12 +110,12 @@ class TaskChoice:
 
     def _kind(self) -> Any:
         if is_reference(self.use):
-            found = resolve(self.use, what="the task")
-            if not isinstance(found, type):
+            kind = resolve(self.use, what="the task")
+            if not isinstance(kind, type):
                 raise OwnError(
                     f"the task: {self.use!r} is no class; write one as evalsuite.Task says"
                 )
-            return found
+            return kind
         try:
             return load("tasks", self.use).target
         except PluginError as error:
@@ -148,6 +150,6 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
         if not callable(function):
             raise OwnError(f"{name} is no function of (outputs, targets)")
     # Readers and stages ask what class a task is of: it stays one of that class, with its options.
-    made: Any = object.__new__(type(type(task).__name__, (Amended, type(task)), {}))
-    vars(made).update({**vars(task), "task": task, "own_loss": loss, "chosen": metrics})
-    return made  # type: ignore[no-any-return]
+    amended: Any = object.__new__(type(type(task).__name__, (Amended, type(task)), {}))
+    vars(amended).update({**vars(task), "task": task, "own_loss": loss, "chosen": metrics})
+    return amended  # type: ignore[no-any-return]

@@ -78,7 +78,7 @@ class Timed:
         if self.latency is None or self.reason:
             return "", "", f"not measured: {self.reason}"
         before, after = (
-            f"{1e3 * each:.3g} ms" for each in (self.latency.second, self.latency.first)
+            f"{1e3 * seconds:.3g} ms" for seconds in (self.latency.second, self.latency.first)
         )
         low, high = self.latency.intervals["ratio"]
         return before, after, f"x {self.latency.ratio:.2f} [{low:.2f}, {high:.2f}]"
@@ -145,8 +145,8 @@ class Treated:
         if self.sizes is None:
             return name, "", "", "not measured: no file was written"
         before, after = self.sizes
-        told = [f"{each / _KIB:,.1f} KiB" for each in (before, after)]
-        return name, told[0], told[1], f"x {after / before:.2f}"
+        sizes = [f"{size / _KIB:,.1f} KiB" for size in (before, after)]
+        return name, sizes[0], sizes[1], f"x {after / before:.2f}"
 
     @property
     def recommendation(self) -> str:
@@ -237,7 +237,7 @@ def output_rows(run: Run, workload: str, variant: str, names: Sequence[str]) -> 
     found = []
     for name in names:
         metric = score_name(name, metrics) or next(
-            each for each in metrics if each.startswith(f"{name}_")
+            metric for metric in metrics if metric.startswith(f"{name}_")
         )
         endpoint = _of_metric(rows[rows["metric"] == metric].iloc[0])
         found.append(_row(run, workload, variant, endpoint, ""))
@@ -291,7 +291,7 @@ def time_files(
     from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
     from opgraph.onnx_network import OnnxNetwork
 
-    networks = [OnnxNetwork(each) for each in (own, other)]
+    networks = [OnnxNetwork(file) for file in (own, other)]
     # In turn, on one machine: so the ratio is of the files, and not of the hours.
     for batch in TIMED_BATCHES if batches is None else batches:
         inputs = timing_inputs(data.test, batch)

@@ -127,8 +127,8 @@ class Answer:
 
     def part(self, kind: Kind) -> dict[str, list[Statement]]:
         """Question -> the statements of one part of the answer."""
-        own = (statement for statement in self.statements if statement.kind is kind)
-        return grouped((statement.row.endpoint.question, statement) for statement in own)
+        statements = (statement for statement in self.statements if statement.kind is kind)
+        return grouped((statement.row.endpoint.question, statement) for statement in statements)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -180,8 +180,10 @@ def taken_by_deployment(matrix: Matrix) -> dict[tuple[str, str], tuple[float, fl
         for name, cell in row.cells.items():
             levels = first.cells[name].levels if first is not None and name in first.cells else None
             if levels is not None and cell.levels is not None:
-                own, other = (row.way * (a - b) for a, b in zip(levels, cell.levels, strict=True))
-                taken[row.endpoint.question, name] = (own, other)
+                variant_cost, other = (
+                    row.way * (a - b) for a, b in zip(levels, cell.levels, strict=True)
+                )
+                taken[row.endpoint.question, name] = (variant_cost, other)
     return taken
 
 

@@ -73,8 +73,8 @@ def measured_area(
         # none.
         common = [key for key in own if seed in own[key] and seed in other.get(key, {})]
         first, second = (
-            [(scaled(each[key][seed][0]), each[key][seed][1]) for key in common]
-            for each in (own, other)
+            [(scaled(curve_of_arm[key][seed][0]), curve_of_arm[key][seed][1]) for key in common]
+            for curve_of_arm in (own, other)
         )
         ends, height = common_range(first, second), area_between(first, second)
         apart = apart or len(common) > 1
@@ -88,7 +88,7 @@ def measured_area(
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
     # 3. The range that is told is the mean of the seeds' ranges.
-    low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
+    low, high = (math.fsum(ends) / len(found) for ends in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
     return replace(
@@ -104,22 +104,22 @@ def holm_areas(
     """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the
     decision matrix's own, is kept.
     """
-    found = list(map(known, areas))
+    known_p = list(map(known, areas))
     for fromkey in dict.fromkeys(map(family, areas)):
-        own = holm(
+        adjusted = holm(
             area.p if family(area) == fromkey and p is None else None
-            for area, p in zip(areas, found, strict=True)
+            for area, p in zip(areas, known_p, strict=True)
         )
-        found = [new if p is None else p for p, new in zip(found, own, strict=True)]
-    return [replace(area, p_holm=p) for area, p in zip(areas, found, strict=True)]
+        known_p = [new if p is None else p for p, new in zip(known_p, adjusted, strict=True)]
+    return [replace(area, p_holm=p) for area, p in zip(areas, known_p, strict=True)]
 
 
 def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:
     """The x that both curves reach; None where that is no interval."""
     if not curve or not other:
         return None
-    low = max(min(x for x, _ in each) for each in (curve, other))
-    high = min(max(x for x, _ in each) for each in (curve, other))
+    low = max(min(x for x, _ in points) for points in (curve, other))
+    high = min(max(x for x, _ in points) for points in (curve, other))
     return (low, high) if low < high else None
 
 
@@ -137,8 +137,8 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
     low, high = ends
     # Between two neighbouring knots both curves are straight.
     knots = sorted({low, high, *(x for x, _ in (*curve, *other) if low < x < high)})
-    own, their = _merged(curve), _merged(other)
-    heights = [_at(own, x) - _at(their, x) for x in knots]
+    merged, their = _merged(curve), _merged(other)
+    heights = [_at(merged, x) - _at(their, x) for x in knots]
     total = math.fsum(
         (b - a) * (p + q) / 2
         for (a, b), (p, q) in zip(pairwise(knots), pairwise(heights), strict=True)
@@ -186,9 +186,9 @@ def areas_sheet(
     """
     sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
     for place in dict.fromkeys(map(heads, areas)):
-        own = {area.variant: area for area in areas if heads(area) == place}
-        ends = next((over(area) for area in own.values() if area.difference), "–")
-        cells = (_cell(own[name], detail) if name in own else "" for name in variants)
+        by_variant = {area.variant: area for area in areas if heads(area) == place}
+        ends = next((over(area) for area in by_variant.values() if area.difference), "–")
+        cells = (_cell(by_variant[name], detail) if name in by_variant else "" for name in variants)
         sheet.add(*place, ends, *cells)
     return sheet, variants
 
@@ -196,10 +196,10 @@ def areas_sheet(
 def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
     if area.difference is None:
         return GridCell(area.reason, tone="lack")
-    told = f"{bracket(area.difference, AREA_SCALE)}{detail(area)}"
+    interval = f"{bracket(area.difference, AREA_SCALE)}{detail(area)}"
     return GridCell(
         AREA_SCALE.number(area.difference.mean, sign=True),
-        told,
+        interval,
         repr(area.difference.mean),
         area.tone,
     )

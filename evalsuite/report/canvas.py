@@ -154,11 +154,11 @@ def panels(
             (FIGURE_WIDTH, height * rows + more), layout="constrained", facecolor="white"
         )
         FigureCanvasSVG(figure)
-        found = Panels(figure, figure.subplots(rows, columns, squeeze=False, **shared))
-        for axes in found.grid.flat[count:]:
+        drawn = Panels(figure, figure.subplots(rows, columns, squeeze=False, **shared))
+        for axes in drawn.grid.flat[count:]:
             axes.set_axis_off()
-        yield found
-        for axes in found.grid.flat[:count]:
+        yield drawn
+        for axes in drawn.grid.flat[:count]:
             _widen(axes)
         if variants:
             handles = [
@@ -179,7 +179,7 @@ def panels(
         figure.savefig(
             stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white"
         )
-        found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+        drawn.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def _widen(axes: Any) -> None:
@@ -212,7 +212,9 @@ def mean_marks(
         factor: of what is drawn; 100 shows fractions in percent.
         style: is passed on to matplotlib's errorbar.
     """
-    shown = [(x, factor * each.mean, factor * (each.half_width or 0.0)) for x, each in points]
+    shown = [
+        (x, factor * estimate.mean, factor * (estimate.half_width or 0.0)) for x, estimate in points
+    ]
     across, heights, halves = zip(*shown, strict=True) if shown else ((), (), ())
     axes.errorbar(across, heights, yerr=halves, color=look.colour, marker=look.marker, **style)
 
@@ -234,16 +236,18 @@ def layer_marks(
         seen: what has dashes, of the layers that have names.
     """
     for (variant, look), shift in zip(known.items(), shifts(len(known), 0.7), strict=True):
-        found = layers.get(variant, {})
+        estimates = layers.get(variant, {})
         places = [
-            (names.index(name) + shift, each) for name, each in found.items() if each.mean > 0
+            (names.index(name) + shift, estimate)
+            for name, estimate in estimates.items()
+            if estimate.mean > 0
         ]
         # An interval may reach below 0, which a log scale has no place for.
-        down = [min(each.half_width or 0.0, 0.9 * each.mean) for _, each in places]
+        down = [min(estimate.half_width or 0.0, 0.9 * estimate.mean) for _, estimate in places]
         axes.errorbar(
             [x for x, _ in places],
-            [each.mean for _, each in places],
-            yerr=[down, [each.half_width or 0.0 for _, each in places]],
+            [estimate.mean for _, estimate in places],
+            yerr=[down, [estimate.half_width or 0.0 for _, estimate in places]],
             color=look.colour,
             marker=look.marker,
             markersize=4,
@@ -252,7 +256,9 @@ def layer_marks(
         )
         below = (seen or {}).get(variant, {})
         dashes = [
-            (names.index(name) + shift, each.mean) for name, each in below.items() if name in names
+            (names.index(name) + shift, estimate.mean)
+            for name, estimate in below.items()
+            if name in names
         ]
         if dashes:
             axes.plot(
@@ -312,11 +318,11 @@ def drawings_by_group(
     """A figure for each group of variants that one figure can show; where no data can be drawn, one
     drawing with the reason.
     """
-    found = groups(variants)
-    if len(found) > 1:
+    parts = groups(variants)
+    if len(parts) > 1:
         drawn = [
-            draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}")
-            for i, each in enumerate(found, 1)
+            draw(part, f"{name}-{i}", f"{title}, {i} of {len(parts)}")
+            for i, part in enumerate(parts, 1)
         ]
         if any(drawing.svg for drawing in drawn):
             return drawn

@@ -171,8 +171,8 @@ class MatrixCell:
         """
         if not self.few or self.arms is None:
             return None
-        own, other = (of_few(mean, self.few) for mean in self.arms)
-        return (own, other) if own and other else None
+        variant_count, other = (of_few(mean, self.few) for mean in self.arms)
+        return (variant_count, other) if variant_count and other else None
 
     @property
     def lacking(self) -> str:

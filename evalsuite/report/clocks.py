@@ -55,12 +55,12 @@ def without_contradictions(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if "graph" not in frame:
         return frame
-    told = frame["graph"].fillna("").ne("") & frame["value"].notna()
-    if not told.any():
+    timed = frame["graph"].fillna("").ne("") & frame["value"].notna()
+    if not timed.any():
         return frame
     # 1. What each group of equal graphs reads in the median; a single reading is its own, and
     # contradicts nothing.
-    readings = frame.loc[told]
+    readings = frame.loc[timed]
     alike = readings.groupby(_ALIKE, sort=False, dropna=False)
     expected = alike["value"].transform("median")
     low, high = (alike[name].transform("median") for name in ("reading_low", "reading_high"))

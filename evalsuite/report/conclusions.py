@@ -302,7 +302,9 @@ def _concluded(
 def _near(cell: MatrixCell, row: MatrixRow) -> str:
     """Why the moderated test does not let a conclusion stand."""
     cells = row.cells.values() if cell.pooled else [cell]
-    seeds = min(estimate.n for each in cells if (estimate := _seeded(each)) is not None)
+    seeds = min(
+        estimate.n for cell_of_row in cells if (estimate := _seeded(cell_of_row)) is not None
+    )
     return _FEW if stricter(seeds) > 1 else _CLOSE
 
 
@@ -371,11 +373,11 @@ def _beside(pooled: MatrixCell, cells: Mapping[str, MatrixCell], row: MatrixRow)
 
 def pooled_rivals(effects: Sequence[tuple[MatrixCell, Estimate]]) -> Iterator[Estimate]:
     """The mean over workloads without one seed of one of them, for each such seed."""
-    own = [estimate for _, estimate in effects]
+    estimates = [estimate for _, estimate in effects]
     for place, rival in (
         (i, rival) for i, (cell, _) in enumerate(effects) for rival in cell.rivals
     ):
         if rival.n > 1:
-            mean = mean_over_workloads([*own[:place], rival, *own[place + 1 :]])
+            mean = mean_over_workloads([*estimates[:place], rival, *estimates[place + 1 :]])
             if mean is not None:
                 yield mean

@@ -77,10 +77,10 @@ def latex(text: str) -> str:
 
 
 def _latex(piece: re.Match[str]) -> str:
-    found = piece[0]
-    if found[0] in _RAISED:
-        return f"$^{{{found.translate(_PLAIN)}}}$"
-    return LATEX.get(found, found if found.isascii() else "?")
+    character = piece[0]
+    if character[0] in _RAISED:
+        return f"$^{{{character.translate(_PLAIN)}}}$"
+    return LATEX.get(character, character if character.isascii() else "?")
 
 
 def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str) -> str:
@@ -188,7 +188,7 @@ def file_name(text: str) -> str:
 def table_files(content: Run) -> dict[str, str]:
     """File name -> text, for the folder `tables`: exact numbers as CSV, what is shown as LaTeX."""
     # 1. What concerns the whole run.
-    found = {
+    files = {
         # A run of one variant compares nothing.
         **({"matrix.csv": csv_text(matrix_frame(content.matrices))} if content.matrices else {}),
         **({"answer.json": answers_json(content)} if content.matrices else {}),
@@ -201,11 +201,11 @@ def table_files(content: Run) -> dict[str, str]:
     # 2. A glance of each workload; two whose names give the same file name are numbered.
     for i, workload in enumerate(content.workloads):
         name = file_name(workload)
-        if f"{name}-glance.tex" in found:
+        if f"{name}-glance.tex" in files:
             name = f"{name}-{i}"
         glance = content.glance(workload)
         if glance:
-            found[f"{name}-glance.tex"] = latex_table(
+            files[f"{name}-glance.tex"] = latex_table(
                 glance, content.variants, f"{workload}, {tail}"
             )
     # 3. Every table of every section: LaTeX of what is shown, and exact numbers of all that has
@@ -214,12 +214,12 @@ def table_files(content: Run) -> dict[str, str]:
     shown = [(grid, True) for part in parts for grid in part.grids]
     for grid, printed in shown + [(grid, False) for part in parts for grid in part.details]:
         name = file_name(grid.name)
-        while {f"{name}.tex", f"{name}.csv"} & found.keys():
+        while {f"{name}.tex", f"{name}.csv"} & files.keys():
             name += "-table"
         # No reader takes a file without a column.
         framed = grid.frame is not None and len(grid.frame.columns)
         if printed or not framed:  # Nobody prints what is on demand.
-            found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
+            files[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
         if grid.frame is not None and framed:
-            found[f"{name}.csv"] = csv_text(grid.frame)
-    return found
+            files[f"{name}.csv"] = csv_text(grid.frame)
+    return files

@@ -38,24 +38,26 @@ def shown_pictures(content: Run) -> list[dict[str, Any]]:
     The first of each job come first. Where a page is full, a picture tells its text and where its
     numbers are.
     """
-    found: dict[Any, tuple[int, str, Picture]] = {}
+    pictures: dict[Any, tuple[int, str, Picture]] = {}
     if content.folder is None:
         return []
     # 1. Collect the pictures of the first seed that has them; rank is the place within a job.
     jobs = content.frame[["stage", "workload", "variant", "seed", "step"]].drop_duplicates()
     for section in content.sections.values():
-        own = jobs[jobs["stage"].isin(section.stages)]
-        for _, workload, variant, seed, step in own.itertuples(index=False, name=None):
+        jobs_of_section = jobs[jobs["stage"].isin(section.stages)]
+        for _, workload, variant, seed, step in jobs_of_section.itertuples(index=False, name=None):
             folder = content.folder / "artefacts" / workload / variant / str(seed) / step
-            for rank, each in enumerate(section.pictures(folder)):
-                place = workload, variant, step, each.metrics, *each.setting.items()
-                found.setdefault(place, (rank, f"{variant}, seed {seed}: {each.text}", each))
+            for rank, picture in enumerate(section.pictures(folder)):
+                place = workload, variant, step, picture.metrics, *picture.setting.items()
+                pictures.setdefault(
+                    place, (rank, f"{variant}, seed {seed}: {picture.text}", picture)
+                )
     # 2. Give the page's room out by rank, so that every job shows its first picture first.
     shown, left = [], MOST_CHARACTERS
-    for (workload, variant, step, *_), (_, text, each) in sorted(
-        found.items(), key=lambda item: item[1][0]
+    for (workload, variant, step, *_), (_, text, picture) in sorted(
+        pictures.items(), key=lambda item: item[1][0]
     ):
-        images = [(caption, alt, _address(pixels)) for caption, alt, pixels in each.images]
+        images = [(caption, alt, _address(pixels)) for caption, alt, pixels in picture.images]
         size = sum(len(address) for *_, address in images)
         fits = size <= left
         left -= size * fits
@@ -64,8 +66,8 @@ def shown_pictures(content: Run) -> list[dict[str, Any]]:
                 "workload": workload,
                 "variant": variant,
                 "step": step,
-                "metrics": each.metrics,
-                "settings": [f"{key}={value}" for key, value in each.setting.items()],
+                "metrics": picture.metrics,
+                "settings": [f"{key}={value}" for key, value in picture.setting.items()],
                 "text": text
                 if fits
                 else f"{text} This page has no room for it: its numbers are among the artefacts.",
@@ -105,8 +107,8 @@ def explorer_data(content: Run) -> dict[str, Any]:
     # t quantiles for these.
     shown = content.variants[1:] or content.variants
     seeds = {
-        str(each): sorted(map(int, every))
-        for each, every in content.frame.groupby("workload")["seed"].unique().items()
+        str(workload): sorted(map(int, every))
+        for workload, every in content.frame.groupby("workload")["seed"].unique().items()
     }
     cells = [
         _cell(content, line, at, variant, seeds[line.workload])
@@ -139,11 +141,11 @@ def explorer_data(content: Run) -> dict[str, Any]:
 
 def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int]) -> dict[str, Any]:
     raw = line.raw[variant]
-    found = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
+    values = content.measured.values(line.workload, variant, line.step, line.metric, line.setting)
     return {
         "line": at,
         "variant": variant,
-        "values": [_number(found[seed]) if seed in found else None for seed in seeds],
+        "values": [_number(values[seed]) if seed in values else None for seed in seeds],
         "mean": line.cells[variant].text if raw["n"] else "",
         "difference": difference_text(raw, line.scale),
         "verdict": VERDICTS.index(_verdict(raw)),

@@ -115,9 +115,9 @@ def _kind(run: Run, forms: Sequence[Form], workload: str) -> tuple[str, str] | N
     rows = rows[(rows["workload"] == workload) & rows["value"].notna()]
     for form in forms:
         for metric in form.quality:
-            own = rows[(rows["stage"] == form.stage) & (rows["metric"] == metric)]
-            if len(own):
-                return str(own["unit"].iloc[0]), str(own["direction"].iloc[0])
+            rows_of_metric = rows[(rows["stage"] == form.stage) & (rows["metric"] == metric)]
+            if len(rows_of_metric):
+                return str(rows_of_metric["unit"].iloc[0]), str(rows_of_metric["direction"].iloc[0])
     return None
 
 
@@ -172,12 +172,12 @@ def _points(
     shared = [
         place
         for place in next(iter(networks.values()))
-        if all(place in own for own in networks.values())
+        if all(place in places for places in networks.values())
     ]
     bases = [
         place
         for place in shared
-        if place[2] == baseline and all(_cost(own[place], cost) for own in networks.values())
+        if place[2] == baseline and all(_cost(places[place], cost) for places in networks.values())
     ]
     if not bases:
         return (), ""
@@ -189,8 +189,10 @@ def _point(
     place: Place, base: Place, networks: Mapping[str, Mapping[Place, _Network]], cost: str
 ) -> Point | None:
     """The point of a place, or None where a workload lacks its quality or its cost."""
-    qualities = [own[place].quality for own in networks.values()]
-    ratios = [_cost(own[place], cost) / _cost(own[base], cost) for own in networks.values()]
+    qualities = [places[place].quality for places in networks.values()]
+    ratios = [
+        _cost(places[place], cost) / _cost(places[base], cost) for places in networks.values()
+    ]
     known = [quality for quality in qualities if quality is not None]
     if len(known) < len(qualities) or min(ratios) <= 0:
         return None

@@ -70,8 +70,8 @@ class Grid:
         """A table that shows a frame as it is, row by row; numbers also sort their column."""
         rows = [
             tuple(
-                GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "")
-                for each in row
+                GridCell(str(text), sort=repr(text) if isinstance(text, int | float) else "")
+                for text in row
             )
             for row in frame.itertuples(index=False, name=None)
         ]
@@ -94,8 +94,8 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
         if cell.difference is None or cell.tone == "lack":
             return cell
         p = adjusted.get(cell.difference)
-        own = "" if p is not None and p > SIGNIFICANT else cell.tone
-        return replace(cell, tone=tones.get(replace(cell.difference, p=None), own))
+        tone = "" if p is not None and p > SIGNIFICANT else cell.tone
+        return replace(cell, tone=tones.get(replace(cell.difference, p=None), tone))
 
     return replace(grid, rows=tuple(tuple(map(marked, row)) for row in grid.rows))
 
@@ -136,8 +136,10 @@ def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
     """The columns `name`, `name_low` and `name_high` of an estimate; None where there is no
     number.
     """
-    found = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
+    numbers = (
+        (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
+    )
+    return dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
 
 
 def csv_text(frame: pd.DataFrame) -> str:

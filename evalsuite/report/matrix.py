@@ -167,7 +167,7 @@ def decision_matrices(run: RunView) -> list[Matrix]:
     asked = [
         (name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints
     ]
-    made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
+    rows: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant, (name, endpoint) in product(variants, asked):
         evidence = {workload: endpoint.measure(run, workload, variant) for workload in workloads}
         if any(evidence.values()):
@@ -176,11 +176,11 @@ def decision_matrices(run: RunView) -> list[Matrix]:
             row = matrix_row(
                 name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
             )
-            made[variant].append(_of_few(run, row))
+            rows[variant].append(_of_few(run, row))
     # 2. Read them together, since Holm's adjustment is over all of a family.
     return [
         Matrix(variant, run.baseline, workloads, rows)
-        for variant, rows in read_screens(made).items()
+        for variant, rows in read_screens(rows).items()
     ]
 
 
@@ -193,11 +193,11 @@ def _of_few(run: RunView, row: MatrixRow) -> MatrixRow:
     if row.endpoint.unit != SAMPLED or not option:
         return row
     asked = run.frame[run.frame["stage"].isin(section.stages)]
-    asked = asked[asked["options"].map(lambda own: own.get(option) is not None)]
+    asked = asked[asked["options"].map(lambda options: options.get(option) is not None)]
     cells = {}
     for name, cell in row.cells.items():
-        own = asked.loc[asked["workload"] == name, "options"]
-        counts = {int(options[option]) for options in own}
+        options_of_workload = asked.loc[asked["workload"] == name, "options"]
+        counts = {int(options[option]) for options in options_of_workload}
         alone = cell.estimate is not None and cell.estimate.n == 1 and len(counts) == 1
         few = counts.pop() if alone else 0
         cells[name] = replace(cell, few=few if few < FEW_SAMPLES else 0)
@@ -209,9 +209,9 @@ def over_samples_of(
 ) -> dict[str, Estimate]:
     """Workload -> the difference of its networks with its interval over the test samples."""
     estimates = {
-        workload: over_samples(run, workload, variant, found.primary)
-        for workload, found in evidence.items()
-        if found is not None
+        workload: over_samples(run, workload, variant, measured.primary)
+        for workload, measured in evidence.items()
+        if measured is not None
     }
     return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
@@ -321,9 +321,15 @@ def _cell(
     # 2. The members of the family, as single settings, that are resolved by themselves: they may
     # contradict the whole.
     way = 1 if endpoint.direction is Direction.HIGHER else -1
-    members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(each))]
-    adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
-    resolved = [(label, each.mean) for (label, each), p in adjusted if p is not None and p <= LEVEL]
+    members = [
+        (member.label, between(*both)) for member in evidence.family if (both := _ends(member))
+    ]
+    adjusted = zip(
+        members, holm(estimate.p for _, estimate in members), strict=True
+    )  # Within the family.
+    resolved = [
+        (label, estimate.mean) for (label, estimate), p in adjusted if p is not None and p <= LEVEL
+    ]
     # 3. The estimate, and that without each seed, to tell whether it hangs on one.
     estimate = between(*ends).within(-endpoint.greatest, endpoint.greatest)
     rivals = [_ends(primary, without=seed) for seed in primary.own] if not estimate.constant else []
@@ -364,22 +370,22 @@ def _ends(contrast: Contrast, without: int | None = None) -> tuple[Estimate, Est
     # Without open questions there is one pair of arms, and its estimate is both ends.
     every = []
     for arms in contrast.ends:
-        own, other = (
+        variant_arm, other = (
             {seed: value for seed, value in arm.items() if math.isfinite(value) and seed != without}
             for arm in arms
         )
-        every.append(seed_difference(own, other, contrast.magnitude))
+        every.append(seed_difference(variant_arm, other, contrast.magnitude))
     least, most = every[0], every[-1]
     return None if least is None or most is None else (least, most)
 
 
 def _arms(contrast: Contrast) -> tuple[float, float] | None:
     """The means of both arms over the seeds that both have; None without any."""
-    own, other = contrast.ends[0]
-    seeds = _gaps(own, other)
+    variant_arm, other = contrast.ends[0]
+    seeds = _gaps(variant_arm, other)
     if not seeds:
         return None
-    return math.fsum(own[seed] for seed in seeds) / len(seeds), math.fsum(
+    return math.fsum(variant_arm[seed] for seed in seeds) / len(seeds), math.fsum(
         other[seed] for seed in seeds
     ) / len(seeds)
 
@@ -406,15 +412,17 @@ def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
     names = ["workload", "step", "metric", "setting", "variant"]
     said = [readings.get(place) for place in compared[names].itertuples(index=False, name=None)]
     tones = {Reading.HELPS: "better", Reading.COSTS: "worse"}
-    said = [None if each is Reading.FACT else each for each in said]  # which is as certain there
+    said = [
+        None if reading is Reading.FACT else reading for reading in said
+    ]  # which is as certain there
     better = [
-        tone if each is None else tones.get(each, "")
-        for each, tone in zip(said, compared["better"], strict=True)
+        tone if reading is None else tones.get(reading, "")
+        for reading, tone in zip(said, compared["better"], strict=True)
     ]
-    decided = pd.Series([each is not None for each in said], compared.index)
+    decided = pd.Series([reading is not None for reading in said], compared.index)
     resolved = [
-        yes if each is None else each in TONES
-        for each, yes in zip(said, compared["resolved"], strict=True)
+        yes if reading is None else reading in TONES
+        for reading, yes in zip(said, compared["resolved"], strict=True)
     ]
     return adjusted(compared.assign(better=better, resolved=resolved), decided)
 

@@ -41,8 +41,8 @@ class Measured:
         # 1. Rows of single samples are no values of a network.
         rows = frame[frame["sample"].isna()]
         self.frame = rows
-        self.workloads = [str(each) for each in frame["workload"].unique()]
-        self.variants = [str(each) for each in frame["variant"].unique()]
+        self.workloads = [str(name) for name in frame["workload"].unique()]
+        self.variants = [str(name) for name in frame["variant"].unique()]
         # 2. The options of steps and variants.
         steps = frame.loc[frame["step"] != TRAIN, ["step", "options"]].drop_duplicates("step")
         self.options: dict[str, dict[str, Any]] = dict(
@@ -109,8 +109,8 @@ class Measured:
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
         places = ((step, metric), (step, ""), (TRAIN, ""))
-        told = (self.reasons.get((workload, variant, *place)) for place in places)
-        return next(filter(None, told), "absent: no row of it in this run")
+        reasons = (self.reasons.get((workload, variant, *place)) for place in places)
+        return next(filter(None, reasons), "absent: no row of it in this run")
 
     def layers(
         self, workload: str, variant: str, metric: str, step: str = TRAIN
@@ -118,9 +118,9 @@ class Measured:
         """The values of a metric in each layer: the layer's path -> seed -> value, in the network's
         order.
         """
-        found = self.settings(workload, variant, step, metric)
+        settings = self.settings(workload, variant, step, metric)
         return {
             keys["layer"]: self.values(workload, variant, step, metric, text)
-            for text, keys in found.items()
+            for text, keys in settings.items()
             if "layer" in keys
         }

@@ -57,30 +57,35 @@ class Prior:
             return None
         # 1. The logarithms, less what few degrees of freedom shift them by.
         logs = [
-            math.log(variance) - float(digamma(own / 2)) + math.log(own / 2)
-            for variance, own in zip(variances, degrees, strict=True)
+            math.log(variance) - float(digamma(freedom / 2)) + math.log(freedom / 2)
+            for variance, freedom in zip(variances, degrees, strict=True)
         ]
         count = len(logs)
         center = math.fsum(logs) / count
-        spread = math.fsum((each - center) ** 2 for each in logs) / (count - 1)
+        spread = math.fsum((log - center) ** 2 for log in logs) / (count - 1)
         # 2. What of their spread is the true variances' own, and the degrees of freedom that it
         # speaks for: no more than the other cells have.
-        own = spread - math.fsum(float(polygamma(1, each / 2)) for each in degrees) / count
+        excess = spread - math.fsum(float(polygamma(1, freedom / 2)) for freedom in degrees) / count
         most = math.fsum(degrees) * (count - 1) / count
-        found = min(most, 2 * _inverse_trigamma(own)) if own > 0 else most
-        return cls(math.exp(center + float(digamma(found / 2)) - math.log(found / 2)), found)
+        degrees_of_prior = min(most, 2 * _inverse_trigamma(excess)) if excess > 0 else most
+        return cls(
+            math.exp(
+                center + float(digamma(degrees_of_prior / 2)) - math.log(degrees_of_prior / 2)
+            ),
+            degrees_of_prior,
+        )
 
     def moderated(self, estimate: Estimate, unit: float) -> Estimate:
         """An estimate over seeds whose variance is drawn to the prior's, which is in squares of
         `unit`.
         """
-        own = estimate.n - 1
+        freedom = estimate.n - 1
         error = standard_error(estimate)
-        if not error or own < 1:
+        if not error or freedom < 1:
             return estimate
-        degrees = own + self.degrees
+        degrees = freedom + self.degrees
         variance = error**2 * estimate.n
-        drawn = (own * variance + self.degrees * self.variance * unit**2) / degrees
+        drawn = (freedom * variance + self.degrees * self.variance * unit**2) / degrees
         error = math.sqrt(drawn / estimate.n)
         half = t_quantile(0.975, degrees) * error
         return replace(
@@ -98,11 +103,11 @@ def _inverse_trigamma(value: float) -> float:
     """
     from scipy.special import polygamma
 
-    found = 0.5 + 1 / value
+    root = 0.5 + 1 / value
     for _ in range(50):
-        there = float(polygamma(1, found))
-        step = there * (1 - there / value) / float(polygamma(2, found))
-        found += step
-        if abs(step) < 1e-9 * found:
+        there = float(polygamma(1, root))
+        step = there * (1 - there / value) / float(polygamma(2, root))
+        root += step
+        if abs(step) < 1e-9 * root:
             break
-    return found
+    return root

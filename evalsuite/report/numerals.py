@@ -122,41 +122,41 @@ def listed(names: Iterable[str]) -> str:
 
 def grouped(pairs: Iterable[tuple[Key, Kind]]) -> dict[Key, list[Kind]]:
     """What has the same key together, keys and items in the order in which they come."""
-    found: dict[Key, list[Kind]] = {}
-    for key, each in pairs:
-        found.setdefault(key, []).append(each)
-    return found
+    groups: dict[Key, list[Kind]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def sentence(head: str, parts: Iterable[str], joint: str = ", ", end: str = ".") -> str:
     """A head and its parts as a sentence; empty where there are no parts."""
-    told = joint.join(parts)
-    return f"{head}{told}{end}" if told else ""
+    joined = joint.join(parts)
+    return f"{head}{joined}{end}" if joined else ""
 
 
 def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
     """A label for each, of its words; labels that are alike get one word more, and those that are
     still alike the next.
     """
-    told = [tuple(word) for word in words]
+    shown = [tuple(word) for word in words]
     for column in more:
-        told = [
-            (*own, name) if name and told.count(own) > 1 else own
-            for own, name in zip(told, column, strict=True)
+        shown = [
+            (*words_of_label, name) if name and shown.count(words_of_label) > 1 else words_of_label
+            for words_of_label, name in zip(shown, column, strict=True)
         ]
-    return [", ".join(each) for each in told]
+    return [", ".join(words_of_label) for words_of_label in shown]
 
 
-def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
+def ranges_text(values: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
     """Values as text, three or more neighbours as a range: "10 % to 50 % and 90 %"."""
     # What lies in a row is as far from its place among all as the one before.
-    alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
-    runs = [[each for _, each in run] for _, run in alike]
-    told = [
-        [f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run]
+    alike = groupby(enumerate(values), key=lambda pair: every.index(pair[1]) - pair[0])
+    runs = [[value for _, value in run] for _, run in alike]
+    runs_text = [
+        [f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(value) for value in run]
         for run in runs
     ]
-    return listed([part for parts in told for part in parts])
+    return listed([part for parts in runs_text for part in parts])
 
 
 def p_text(value: float) -> str:

@@ -84,8 +84,8 @@ def opening_of(run: Run, href: Href) -> Opening:
     """The first screen of a run."""
     drawn = [bool(matrix.rows) and place < _STRIPS for place, matrix in enumerate(run.matrices)]
     screens = tuple(
-        _screen(run, matrix, href, drawn=own)
-        for matrix, own in zip(run.matrices, drawn, strict=True)
+        _screen(run, matrix, href, drawn=drawing)
+        for matrix, drawing in zip(run.matrices, drawn, strict=True)
     )
     plane = plane_of(run)
     if plane is None:
@@ -287,10 +287,12 @@ def _column(run: Run, question: str) -> _Column | None:
         }
         for row in rows.values()
     ]
-    rows = {variant: row for (variant, row), own in zip(rows.items(), known, strict=True) if own}
-    known = [own for own in known if own]
+    rows = {
+        variant: row for (variant, row), cells in zip(rows.items(), known, strict=True) if cells
+    }
+    known = [cells for cells in known if cells]
     # 2. Means over the same workloads for all variants: over others they would compare workloads.
-    shared = [name for name in (known[0] if known else ()) if all(name in own for own in known)]
+    shared = [name for name in (known[0] if known else ()) if all(name in cells for cells in known)]
     if not shared:
         return None
     levels = {run.baseline: math.fsum(known[0][name][1] for name in shared) / len(shared)}

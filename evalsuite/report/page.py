@@ -67,10 +67,10 @@ def inline_svg(svg: str, label: str, name: str) -> str:
     # panels are clipped to.
     root = ElementTree.fromstring(svg)
     shapes = {
-        each.get("id"): each for each in root.iter() if _tag(each) == "path" and each.get("id")
+        child.get("id"): child for child in root.iter() if _tag(child) == "path" and child.get("id")
     }
-    clips = {each.get("id"): each[0] for each in root.iter() if _tag(each) == "clipPath"}
-    figure = next(each for each in root if _tag(each) == "g")
+    clips = {child.get("id"): child[0] for child in root.iter() if _tag(child) == "clipPath"}
+    figure = next(child for child in root if _tag(child) == "g")
     # 2. The marks of each panel, by their look; clips get short names, unlike any other on the
     # page.
     panels = [list(_marks(panel, shapes)) for panel in figure]
@@ -118,13 +118,13 @@ def _marks(
         )
         place = float(element.get("x", 0)), float(element.get("y", 0))
         yield _look(element, clip, shape), _moved(shape.get("d", ""), *place), ""
-    for each in element:
-        yield from _marks(each, shapes, clip)
+    for child in element:
+        yield from _marks(child, shapes, clip)
 
 
 def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -> Attributes:
     """The style as attributes, since the page's content policy admits no style in an element."""
-    styles = ";".join(each.get("style", "") for each in (shape, element))
+    styles = ";".join(shown.get("style", "") for shown in (shape, element))
     found = {
         key.strip(): text.strip()
         for key, _, text in (part.partition(":") for part in styles.split(";"))
@@ -153,8 +153,8 @@ def _moved(path: str, x: float, y: float) -> str:
     """The path, whose commands are all absolute, at another place and in tenths of a point."""
     at = iter(range(len(path)))
 
-    def shifted(found: re.Match[str]) -> str:
-        return _short(str(float(found[0]) + (x, y)[next(at) % 2]))
+    def shifted(match: re.Match[str]) -> str:
+        return _short(str(float(match[0]) + (x, y)[next(at) % 2]))
 
     return re.sub(r"\s*([A-Za-z])\s*", r"\1", " ".join(_NUMBER.sub(shifted, path).split()))
 
@@ -210,7 +210,9 @@ def _anchors() -> Callable[[str, str], str]:
     def anchor(kind: str, name: str) -> str:
         first = f"{file_name(kind)}-{file_name(name)}"
         found = next(
-            each for each in chain([first], (f"{first}-{i}" for i in count(2))) if each not in used
+            candidate
+            for candidate in chain([first], (f"{first}-{i}" for i in count(2)))
+            if candidate not in used
         )
         used.add(found)
         return found

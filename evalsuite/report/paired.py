@@ -58,11 +58,11 @@ class Compared:
         not above 0.
         """
         pairs = [(self.values[seed], self.other[seed]) for seed in sorted(self.gap)]
-        if not pairs or not all(own > 0 and other > 0 for own, other in pairs):
+        if not pairs or not all(value > 0 and other > 0 for value, other in pairs):
             return None
-        estimate = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
+        estimate = mean_interval([math.log(value / other) for value, other in pairs], magnitude=1.0)
         low, high = (
-            None if each is None else math.exp(each) for each in (estimate.low, estimate.high)
+            None if end is None else math.exp(end) for end in (estimate.low, estimate.high)
         )
         return Estimate(
             math.exp(estimate.mean), low, high, estimate.n, estimate.constant, estimate.p
@@ -174,8 +174,18 @@ class StepTable:
         """A number with its difference to the baseline's: `values` gives those of a variant,
         `reason` why none.
         """
-        own, other = values(variant), {} if variant == self.baseline else values(self.baseline)
-        return Compared(variant, own, other, way, magnitude, "" if own else reason(variant))
+        variant_values, other = (
+            values(variant),
+            {} if variant == self.baseline else values(self.baseline),
+        )
+        return Compared(
+            variant,
+            variant_values,
+            other,
+            way,
+            magnitude,
+            "" if variant_values else reason(variant),
+        )
 
     def row(
         self,
@@ -206,9 +216,13 @@ def joint_scale(
     unit: str, means: Iterable[Estimate | None], differences: Iterable[Estimate | None]
 ) -> Scale:
     """One scale for means and differences that stand together, with their intervals."""
-    own, gaps = ([each for each in found if each] for found in (means, differences))
-    halves = [each.half_width for each in (*own, *gaps) if each.half_width]
-    return scale_of(unit, [each.mean for each in own], [*halves, *(gap.mean for gap in gaps)])
+    known_means, gaps = (
+        [estimate for estimate in estimates if estimate] for estimates in (means, differences)
+    )
+    halves = [estimate.half_width for estimate in (*known_means, *gaps) if estimate.half_width]
+    return scale_of(
+        unit, [estimate.mean for estimate in known_means], [*halves, *(gap.mean for gap in gaps)]
+    )
 
 
 def compared_cell(
@@ -292,8 +306,10 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
 def tally(cells: Sequence[Compared]) -> str:
     """How many differences are resolved: "3 (1 better, 2 worse) of 27", or "none of 27"."""
     tones = [cell.tone for cell in cells if cell.resolved]
-    told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
-    return f"{f'{len(tones)} ({told})' if tones else 'none'} of {len(cells)}"
+    counted = ", ".join(
+        f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones
+    )
+    return f"{f'{len(tones)} ({counted})' if tones else 'none'} of {len(cells)}"
 
 
 def resolved_text(cells: Sequence[Compared], what: str) -> str:
@@ -329,8 +345,8 @@ def where_text(
     # Group the places by what is said of them, so that each word stands once.
     above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
     groups = grouped(
-        (words[not up] if each[1].resolved else "", each)
-        for up, each in zip(above, cells, strict=True)
+        (words[not up] if cell[1].resolved else "", cell)
+        for up, cell in zip(above, cells, strict=True)
     )
     parts = []
     for word in words:
@@ -351,6 +367,6 @@ def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
         return interval_text(estimates[0], scale)
     means = sorted(estimate.mean for estimate in estimates)
     ends = " to ".join(
-        dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1]))
+        dict.fromkeys(scale.number(mean, sign=True) for mean in (means[0], means[-1]))
     )
     return f"{ends} {scale.difference_unit}"

@@ -36,13 +36,15 @@ class Record:
     def names(self, key: str) -> list[str]:
         """A list of names, e.g. the variants in the recipe's order; empty where there is none."""
         value = self.entries.get(key)
-        return [str(each) for each in value] if isinstance(value, list) else []
+        return [str(name) for name in value] if isinstance(value, list) else []
 
     def table(self, key: str) -> dict[str, Any]:
         """A mapping; empty where there is none."""
         value = self.entries.get(key)
         return (
-            {str(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+            {str(name): entry for name, entry in value.items()}
+            if isinstance(value, Mapping)
+            else {}
         )
 
     @property
@@ -57,12 +59,14 @@ class Record:
         """Step -> the steps it follows as one text; empty for a step that measures the network
         as trained.
         """
-        found = {}
+        previous_steps = {}
         for step in self.steps:
             previous = step.get("after") or []
             previous = [previous] if isinstance(previous, str) else previous
-            found[str(step["name"])] = ", ".join(str(each) for each in previous if each != "train")
-        return found
+            previous_steps[str(step["name"])] = ", ".join(
+                str(name) for name in previous if name != "train"
+            )
+        return previous_steps
 
 
 def read_record(folder: Path) -> Record:
@@ -99,7 +103,7 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
     }
     ranks = frame[["seed"]].copy()
     for column, names in wanted.items():
-        rest = [each for each in frame[column].unique() if each not in names]
+        rest = [name for name in frame[column].unique() if name not in names]
         # Without a recorded order, the order of the rows is all there is.
         order = {name: i for i, name in enumerate([*names, *(sorted(rest) if names else rest)])}
         ranks[column] = frame[column].map(order)

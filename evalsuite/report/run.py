@@ -49,15 +49,17 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     for _, group in groupby(lines, key=lambda line: (line.workload, line.step)):
         step = list(group)
         stage = step[0].stage
-        own = [each for each in every if each.stage == stage]
-        figures = {each.metric for each in own if each.figure} | {""}
+        headlines = [headline for headline in every if headline.stage == stage]
+        figures = {headline.metric for headline in headlines if headline.figure} | {""}
         # Where a step has none of the stage's first headlines, its task is none that they know.
         another = stage not in known or (
             stage in of_task and not any(line.metric in figures for line in step)
         )
         first = next((line for line in step if another and line.direction != "neutral"), None)
         chosen += [
-            line for line in step if line is first or any(_wanted(line, each, step) for each in own)
+            line
+            for line in step
+            if line is first or any(_wanted(line, headline, step) for headline in headlines)
         ]
     chosen = _largest(chosen, lambda line: (line.workload, line.stage, line.metric, line.setting))
     return _largest(chosen, lambda line: (line.workload, line.step, line.metric))
@@ -86,8 +88,8 @@ def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> boo
         return False
     key, values = headline.wanted
     same = [text_line for text_line in step if text_line.metric == headline.metric]
-    measured = [each for each in same if any(cell["n"] for cell in each.raw.values())]
-    there = {each.keys.get(key) for each in measured or same}
+    measured = [line for line in same if any(cell["n"] for cell in line.raw.values())]
+    there = {line.keys.get(key) for line in measured or same}
     chosen = next((value for value in values if value in there), None)
     return not line.metric or chosen is None or line.keys.get(key) == chosen
 
@@ -119,7 +121,7 @@ def baseline_of(frame: pd.DataFrame, record: Record) -> str:
     variants = list(frame["variant"].unique())
     known = [section.baseline for section in sections().values() if section.baseline]
     return next(
-        (each for each in known if each in variants or not variants),
+        (name for name in known if name in variants or not variants),
         str(variants[0]) if variants else "",
     )
 
@@ -293,10 +295,10 @@ class Run:
         stages, every = [TRAIN, *map(str, self.frame["stage"].unique())], sections()
         first = {
             name: min(
-                (stages.index(stage) for stage in each.stages if stage in stages),
+                (stages.index(stage) for stage in section.stages if stage in stages),
                 default=len(stages),
             )
-            for name, each in every.items()
+            for name, section in every.items()
         }
         return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
@@ -305,13 +307,13 @@ class Run:
         """Workload -> why nothing is concluded from its baseline, as the record says; without
         those of no doubt.
         """
-        found: dict[str, list[str]] = {}
-        for workload, told in self.record.table("data").items():
-            notes = told.get("notes") if isinstance(told, Mapping) else None
+        doubts: dict[str, list[str]] = {}
+        for workload, entry in self.record.table("data").items():
+            notes = entry.get("notes") if isinstance(entry, Mapping) else None
             for note in notes if isinstance(notes, list) else ():
                 if isinstance(note, list) and len(note) == 2 and note[0] == _DOUBT:
-                    found.setdefault(workload, []).append(str(note[1]))
-        return found
+                    doubts.setdefault(workload, []).append(str(note[1]))
+        return doubts
 
     @property
     def inconclusive(self) -> bool:
@@ -341,18 +343,20 @@ class Run:
     def parts(self) -> dict[str, Part]:
         """What each section says; those that have nothing to say are left out."""
         tones = tones_of(self.screen)
-        made = {name: section.part(self) for name, section in self.sections.items()}
-        made = {name: part.with_tones(tones) for name, part in made.items()}
+        parts = {name: section.part(self) for name, section in self.sections.items()}
+        parts = {name: part.with_tones(tones) for name, part in parts.items()}
         if self.inconclusive:
-            made = {name: part.without_conclusions() for name, part in made.items()}
-        return {name: part for name, part in made.items() if not part.empty}
+            parts = {name: part.without_conclusions() for name, part in parts.items()}
+        return {name: part for name, part in parts.items() if not part.empty}
 
     @cached_property
     def terms(self) -> dict[str, str]:
         """What the words of the sections that are shown mean, by name."""
         asked = {row.section for matrix in self.matrices for row in matrix.rows} | self.parts.keys()
-        found = {word: text for name in asked for word, text in self.sections[name].terms.items()}
-        return dict(sorted(found.items(), key=lambda each: each[0].casefold()))
+        meanings = {
+            word: text for name in asked for word, text in self.sections[name].terms.items()
+        }
+        return dict(sorted(meanings.items(), key=lambda item: item[0].casefold()))
 
     @property
     def unanswered(self) -> str:
@@ -403,7 +407,7 @@ class Run:
     @cached_property
     def variants(self) -> list[str]:
         """The variants that are compared, the baseline first."""
-        return [str(each) for each in self.compared["variant"].unique()]
+        return [str(name) for name in self.compared["variant"].unique()]
 
     @cached_property
     def glances(self) -> list[TextLine]:
@@ -421,8 +425,8 @@ class Run:
         """What has no value and why, seeds together, a row each; metrics that are text for a
         table do not count.
         """
-        told = [metric for section in self.sections.values() for metric in section.told]
-        return failures(self.frame[~self.frame["metric"].isin(told)])
+        metrics_of_text = [metric for section in self.sections.values() for metric in section.told]
+        return failures(self.frame[~self.frame["metric"].isin(metrics_of_text)])
 
     @property
     def seeds(self) -> list[int]:
@@ -442,12 +446,12 @@ class Run:
         """The workloads of which each seed has parts of its own, cut at random from the same
         data.
         """
-        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
-        splits = given["workload_options"].map(lambda options: options.get("split"))
+        cuts = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
+        splits = cuts["workload_options"].map(lambda options: options.get("split"))
         return [
             str(name)
-            for name, own in splits.groupby(given["workload"], sort=False)
-            if own.nunique() > 1
+            for name, cuts_of_workload in splits.groupby(cuts["workload"], sort=False)
+            if cuts_of_workload.nunique() > 1
         ]
 
     @property
@@ -461,12 +465,14 @@ class Run:
         if not by_seed:
             return "Seeds are the only replicates; the test samples are the same for all of them."
         alone = [name for name in self.measured.workloads if name not in by_seed]
-        told = (
+        sentence = (
             "Each seed is another training on another split of the same data: the intervals speak"
             " of both. The splits overlap."
         )
         return (
-            f"{told} On {', '.join(alone)} all seeds have the same test samples." if alone else told
+            f"{sentence} On {', '.join(alone)} all seeds have the same test samples."
+            if alone
+            else sentence
         )
 
     @property

@@ -402,13 +402,13 @@ def sections() -> dict[str, Section]:
 
 @cache
 def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
-    found: dict[str, Section] = {}
+    found_sections: dict[str, Section] = {}
     for plugin in (load("sections", entry.name) for entry in entries("sections")):
         if not isinstance(plugin.target, Section):
             whose = f"section {plugin.name!r} of {plugin.origin} {plugin.version}"
             raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
-        found[plugin.name] = plugin.target
-    return found
+        found_sections[plugin.name] = plugin.target
+    return found_sections
 
 
 @cache
@@ -416,8 +416,8 @@ def notes(module: str) -> Mapping[str, str]:
     """The prose of a section, which stands in `notes.md` beside the module of this name: heading ->
     paragraph.
     """
-    found = importlib.import_module(module)
-    text = Path(str(found.__file__)).with_name("notes.md").read_text(encoding="utf-8")
+    loaded = importlib.import_module(module)
+    text = Path(str(loaded.__file__)).with_name("notes.md").read_text(encoding="utf-8")
     parts = (part.partition("\n") for part in text.split("\n## ")[1:])
     return {name: " ".join(body.split()) for name, _, body in parts}
 
@@ -440,8 +440,10 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
         here = (rows["workload"] == workload) & (rows["step"] == step)
         if not step or not there.any() or not (here & (there | (rows["metric"] == ""))).any():
             return None
-        own = (run.measured.settings(workload, run.baseline, step, metric) for metric in metrics)
-        setting = next((text for found in own for text in found), "")
+        settings_of_metrics = (
+            run.measured.settings(workload, run.baseline, step, metric) for metric in metrics
+        )
+        setting = next((text for settings in settings_of_metrics for text in settings), "")
         return Evidence(paired_test(run, workload, variant, step, metrics, setting))
 
     return measure
@@ -462,19 +464,17 @@ def paired_test(
     label = label or step
     # The first metric that both have: a task may have several names for what is asked.
     for metric in metrics:
-        own, other = (
-            run.measured.values(workload, each, step, metric, setting)
-            for each in (variant, run.baseline)
+        variant_arm, other = (
+            run.measured.values(workload, arm, step, metric, setting)
+            for arm in (variant, run.baseline)
         )
-        if own and other:
-            return Contrast(label, own, other, place=(step, metric, setting))
+        if variant_arm and other:
+            return Contrast(label, variant_arm, other, place=(step, metric, setting))
     # Which arm lacks it, and why.
-    for each in (variant, run.baseline):
-        if not any(
-            run.measured.values(workload, each, step, metric, setting) for metric in metrics
-        ):
+    for arm in (variant, run.baseline):
+        if not any(run.measured.values(workload, arm, step, metric, setting) for metric in metrics):
             return Contrast(
-                label, reason=f"{each}: {run.measured.reason(workload, each, step, metrics[0])}"
+                label, reason=f"{arm}: {run.measured.reason(workload, arm, step, metrics[0])}"
             )
     return Contrast(label, reason="the two arms were measured by different metrics")
 
@@ -495,14 +495,16 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
         for test in tests
         if test not in whole
     ]
-    label = " and ".join(each.label for each in whole) + (
+    label = " and ".join(contrast.label for contrast in whole) + (
         f" ({'; '.join(lacking)})" if lacking else ""
     )
     # 2. Means by seed, over the seeds that have all: a mean over fewer would be of another
     # quantity.
-    own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
-    if not own.keys() & other.keys():
+    variant_arm, other = (
+        mean_by_seed([getattr(contrast, arm) for contrast in whole]) for arm in ("own", "other")
+    )
+    if not variant_arm.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")
-    sampled = tuple(place for each in whole for place in each.places)
-    known = all(each.places and each.magnitude is None for each in whole)
-    return Contrast(label, own, other, sampled=sampled if known else ())
+    sampled = tuple(place for contrast in whole for place in contrast.places)
+    known = all(contrast.places and contrast.magnitude is None for contrast in whole)
+    return Contrast(label, variant_arm, other, sampled=sampled if known else ())

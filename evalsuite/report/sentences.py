@@ -171,11 +171,11 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     # 1. Questions with a number, the most important first.
     parts = answer.part(kind).values()
     valued = [
-        own
+        with_numbers
         for statements in parts
-        if (own := [one for one in statements if one.cell.estimate is not None])
+        if (with_numbers := [one for one in statements if one.cell.estimate is not None])
     ]
-    leads = [(_lead(own), own) for own in valued]
+    leads = [(_lead(group), group) for group in valued]
     if kind in (Kind.BUYS, Kind.COSTS):
         leads.sort(key=lambda pair: -_weight(pair[0]))
     if kind is Kind.UNKNOWN:
@@ -184,9 +184,11 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     yield from (_item(lead, own) for lead, own in leads)
     # 2. Questions without any, grouped by the reason that they share.
     bare = [one for statements in parts for one in statements if one.cell.estimate is None]
-    told = {own[0].row.endpoint.question for own in valued}
-    reasons = grouped((_reason(one), one) for one in bare if one.row.endpoint.question not in told)
-    yield from (_unmeasured(reason, own) for reason, own in reasons.items())
+    questions = {group[0].row.endpoint.question for group in valued}
+    reasons = grouped(
+        (_reason(one), one) for one in bare if one.row.endpoint.question not in questions
+    )
+    yield from (_unmeasured(reason, group) for reason, group in reasons.items())
 
 
 def _weight(statement: Statement) -> float:
@@ -272,11 +274,11 @@ def _fact(lead: Statement, also: str) -> Item:
 def _counted(lead: Statement, also: str) -> Item:
     """Of few samples the counts, and no more: "4 of 5 test samples, as with GELU"."""
     assert lead.cell.counted is not None
-    own, other = lead.cell.counted
-    beside = "as for the baseline" if own == other else f"{other} for the baseline"
+    variant_count, other = lead.cell.counted
+    beside = "as for the baseline" if variant_count == other else f"{other} for the baseline"
     after = f"test samples, {beside}, on {lead.where}{also}: too few to conclude from"
     phrase = _capital(lead.row.endpoint.words)
-    return Item(lead.row.endpoint.question, f"{phrase} is", own, "", after, lead)
+    return Item(lead.row.endpoint.question, f"{phrase} is", variant_count, "", after, lead)
 
 
 def _unmeasured(reason: str, statements: Sequence[Statement]) -> Item:

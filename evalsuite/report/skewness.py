@@ -48,8 +48,8 @@ def _kurtosis(n: int) -> float:
 
 def skewed(values: Sequence[float]) -> bool:
     """Whether one sample is strongly skewed. Of fewer than five values none can be."""
-    found = skewness(values)
-    return found is not None and abs(found) > STRONG * math.sqrt(_variance(len(values)))
+    skew = skewness(values)
+    return skew is not None and abs(skew) > STRONG * math.sqrt(_variance(len(values)))
 
 
 def skewed_together(
@@ -61,13 +61,13 @@ def skewed_together(
     grows where all lean the same way, and of its square, which grows whichever way each leans;
     `leaning` and `excess` are the standard errors up to which they are.
     """
-    known = [(len(sample), found) for sample in samples if (found := skewness(sample)) is not None]
+    known = [(len(sample), skew) for sample in samples if (skew := skewness(sample)) is not None]
     if not known:
         return False
     # Each sum over its own standard deviation under normal values; that of the squares follows from
     # the kurtosis of a skewness.
-    lean = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(len(known))
-    beyond = math.fsum(found**2 / _variance(n) - 1 for n, found in known)
+    lean = math.fsum(skew / math.sqrt(_variance(n)) for n, skew in known) / math.sqrt(len(known))
+    beyond = math.fsum(skew**2 / _variance(n) - 1 for n, skew in known)
     scatter = math.sqrt(math.fsum(_kurtosis(n) - 1 for n, _ in known))
     return abs(lean) > leaning or beyond > excess * scatter
 
@@ -83,11 +83,11 @@ def sign_flip_p(values: Sequence[float], *, upper: bool = False) -> float:
     # With a mean of 0 and symmetry, each pattern of signs is as likely as the one that was seen.
     sizes = np.asarray(values, float)
     sums = _signs(len(sizes)) @ sizes
-    own = sizes.sum()
+    total = sizes.sum()
     tolerance = 1e-9 * np.abs(sizes).sum()
     if upper:
-        return float(min(1.0, 2 * np.mean(sums >= own - tolerance)))
-    return float(np.mean(np.abs(sums) >= abs(own) - tolerance))
+        return float(min(1.0, 2 * np.mean(sums >= total - tolerance)))
+    return float(np.mean(np.abs(sums) >= abs(total) - tolerance))
 
 
 @cache

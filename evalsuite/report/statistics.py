@@ -159,7 +159,9 @@ def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
     are no numbers.
     """
     seeds = set.intersection(*map(set, every)) if every else set()
-    return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
+    return {
+        seed: math.fsum(values[seed] for values in every) / len(every) for seed in sorted(seeds)
+    }
 
 
 def seed_difference(
@@ -252,7 +254,9 @@ def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
     # 2. Satterthwaite's degrees of freedom, by which the t interval holds for spreads that
     # differ.
     shares = [
-        own**2 / _degrees(effect) for own, effect in zip(variances, effects, strict=True) if own
+        variance**2 / _degrees(effect)
+        for variance, effect in zip(variances, effects, strict=True)
+        if variance
     ]
     degrees = variance**2 / math.fsum(shares)
     error = math.sqrt(variance) / k

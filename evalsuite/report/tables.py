@@ -147,7 +147,7 @@ def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict
         f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason
     )
     status = ("partial" if counts else "ok") if measured else counts.most_common(1)[0][0]
-    lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
+    lack = ", ".join(f"{reason} ({count}/{seeds})" for reason, count in counts.items())
     return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
 
 
@@ -303,24 +303,24 @@ class TextLine:
     """One line of the wide table: what was measured, and the text of each variant's cell."""
 
     def __init__(
-        self, found: Sequence[Mapping[str, Any]], spelled: Mapping[str, str] | None = None
+        self, cells: Sequence[Mapping[str, Any]], spelled: Mapping[str, str] | None = None
     ) -> None:
         self._spelled = spelled or {}
-        first = found[0]
-        means = [cell["mean"] for cell in found if cell["n"]]
+        first = cells[0]
+        means = [cell["mean"] for cell in cells if cell["n"]]
         spreads = [
-            (cell["high"] - cell["low"]) / 2 for cell in found if not math.isnan(cell["low"])
+            (cell["high"] - cell["low"]) / 2 for cell in cells if not math.isnan(cell["low"])
         ]
         scale = scale_of(
-            first["unit"], means, [*spreads, *(cell["diff"] for cell in found if cell["n_pairs"])]
+            first["unit"], means, [*spreads, *(cell["diff"] for cell in cells if cell["n_pairs"])]
         )
         self.scale, self.unit_label = scale, scale.label
-        self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
+        self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in cells}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
         self.metric, self.setting, self.unit = first["metric"], first["setting"], first["unit"]
         self.keys = parse_setting(self.setting)
         self.direction, self.timing = first["direction"], bool(first["timing"])
-        self.cells = {cell["variant"]: text_cell(cell, scale) for cell in found}
+        self.cells = {cell["variant"]: text_cell(cell, scale) for cell in cells}
 
     @property
     def label(self) -> str:
@@ -346,8 +346,10 @@ def text_lines(compared: pd.DataFrame, spelled: Mapping[str, str] | None = None)
     """
     every: list[dict[Any, Any]] = compared.to_dict("records")
     return [
-        TextLine(own, spelled)
-        for own in grouped((tuple(cell[name] for name in LINE), cell) for cell in every).values()
+        TextLine(cells_of_line, spelled)
+        for cells_of_line in grouped(
+            (tuple(cell[name] for name in LINE), cell) for cell in every
+        ).values()
     ]
 
 
