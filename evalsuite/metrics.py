@@ -56,7 +56,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleScores:
-    """What each test sample contributes to a metric: with one network of a variant, differences are
+    """Each test sample contributes this to a metric: with one network of a variant, differences are
     tested over samples.
 
     Args:

@@ -1,5 +1,5 @@
-"""What a reader gives: inputs, raw targets, and what is known of both; and cutting the parts that
-are not given.
+"""Readers give inputs, raw targets, and what is known of both; parts that are not given are cut
+here.
 
 They are cut from the training part: the same at every call, stratified where there are classes.
 Samples that are equal stay together, so that none is in two parts.

@@ -90,7 +90,7 @@ def read_texts(
 
 
 def _cut(rows: Sequence[Sequence[int]], length: int) -> tuple[tuple[str, str], ...]:
-    """What the user is told of texts that are not given as a whole, or are empty."""
+    """Tell the user which texts are not given as a whole, or are empty."""
     long, empty = sum(len(row) >= length for row in rows), sum(not len(row) for row in rows)
     count = f"of {len(rows):,} have"
     said = f"{length} tokens or more, of which the first {length} are given; see `data.length`"

@@ -24,7 +24,7 @@ class Bytes:
         return [list(text.encode()) for text in texts]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What tokens say; padding says nothing."""
+        """Return the text of tokens; padding has none."""
         return bytes(token for token in tokens if token).decode(errors="replace")
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:

@@ -241,7 +241,7 @@ def _dimension(x: torch.Tensor, layer: nn.Module | None) -> int:
 
 
 def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
-    """What a copy of the network computes in evaluation mode."""
+    """Compute the outputs of a copy of the network in evaluation mode."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         output: torch.Tensor = duplicate(module).eval()(example)
     return output

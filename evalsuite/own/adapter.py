@@ -155,7 +155,9 @@ def _parts(example: Inputs, inputs: tuple[str, ...]) -> tuple[tuple[Any, ...], t
 
 
 def _called(module: Adapted, example: Inputs) -> Any:
-    """What a copy in evaluation mode gives, before it is picked where `output` is ""."""
+    """Call a copy in evaluation mode, and return its output before it is picked where `output` is
+    "".
+    """
     name = type(module.network).__name__
     # 1. Whether forward takes what the data give, by its signature alone: its own error could
     # mean anything.
@@ -237,8 +239,9 @@ def _default(returned: Any, task: Task | None) -> str:
 
 
 def named_outputs(returned: Any) -> dict[str, Any]:
-    """What a network returns, by names: of a mapping its keys, of a dataclass or a named tuple its
-    fields, of a tuple or a list the numbers of its places; empty of anything else.
+    """Name the outputs of a network: those of a mapping by its keys, of a dataclass or a named
+    tuple by its fields, of a tuple or a list by the numbers of its places; of anything else there
+    are none.
     """
     if isinstance(returned, Mapping):
         return {str(name): value for name, value in returned.items()}
@@ -291,7 +294,7 @@ def output_shapes(module: nn.Module, example: Inputs) -> tuple[tuple[int, ...], 
 
 
 def first_run(module: nn.Module, example: Inputs, inputs: tuple[str, ...] = ()) -> Any:
-    """What the user's module returns for a batch, in which lazy layers take their shapes. Raises
-    OwnError: see `adapted`.
+    """Run the user's module on a batch, in which lazy layers take their shapes. Raises OwnError:
+    see `adapted`.
     """
     return _called(Adapted(module, *_parts(example, inputs), ""), example)

@@ -117,7 +117,7 @@ _CHANGED: dict[Model, dict[str, None]] = {}
 
 
 def changes_of(model: Model) -> list[str]:
-    """What was changed of a model so that it can be measured, after it was loaded."""
+    """List the changes that a model needed so that it can be measured, after it was loaded."""
     return list(_CHANGED.get(model, ()))
 
 

@@ -39,8 +39,8 @@ def leaks(data: Data) -> list[str]:
 
 
 def doubts(module: nn.Module, data: Data) -> list[str]:
-    """What is doubtful of a trained classifier on samples of the training part, as sentences;
-    none of other tasks.
+    """Look for what is doubtful in a trained classifier, on samples of the training part, as
+    sentences; there are none for other tasks.
     """
     if (heads := heads_of(data)) is not None:
         return [

@@ -368,9 +368,7 @@ def _of_length(
 
 
 def _naming(labels: tuple[str, ...], model: Model, task: Task, *, kept: bool) -> Naming:
-    """What the model says of the order of classes: names in its configuration, or timm's way of
-    sorting.
-    """
+    """Ask the model for the order of classes: by names in its configuration, or as timm sorts."""
     kind = model.path.partition(":")[0]
     order = "natural" if kind == "timm" else ""
     names: tuple[str, ...] = ()
@@ -383,8 +381,8 @@ def _naming(labels: tuple[str, ...], model: Model, task: Task, *, kept: bool) ->
 
 
 def listed_names(path: Path) -> tuple[str, ...]:
-    """What an ONNX file's own metadata call its outputs, by number; empty where they say nothing.
-    Raises OwnError: see `names_by_number`.
+    """Read the names that an ONNX file's own metadata give its outputs, by number; there may be
+    none. Raises OwnError: see `names_by_number`.
     """
     names = stored_names(path)
     by_number = names if isinstance(names, dict) else dict(enumerate(names))
@@ -392,8 +390,8 @@ def listed_names(path: Path) -> tuple[str, ...]:
 
 
 def _told_apart(own: Brought, digest: str) -> str:
-    """What the original's outputs depend on, beside the data: the model as it was asked for, and
-    its weights.
+    """Digest all that the original's outputs depend on, beside the data: the model as it was asked
+    for, and its weights.
     """
     whole = hashlib.sha256(digest.encode())
     if isinstance(own.task_chosen(), Embedding):

@@ -48,7 +48,7 @@ _SOONEST = 5  # steps that tell how long a step takes
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found.
+    """A search has found this budget.
 
     Args:
         epochs: after which more did not help.
@@ -129,7 +129,7 @@ def _file(own: Brought, rate: float, epochs: int) -> Path:
 
 
 def _kept(file: Path) -> Found | None:
-    """What an earlier search has found; None where there was none, or the file is damaged."""
+    """Read the budget of an earlier search; None where there was none, or the file is damaged."""
     try:
         return TypeAdapter(Found).validate_json(file.read_bytes())
     except (OSError, ValueError):
@@ -236,7 +236,7 @@ class _Search:
         )
 
     def _errors(self, epochs: int, rate: float) -> list[torch.Tensor]:
-        """What `errors_of` says of a network after a training."""
+        """Train a network and return its errors on the validation data, see `errors_of`."""
         module = self._initial()
         budget: Any = replace(self._budget, epochs=epochs, learning_rate=rate)
         fit(module, self._data.train, budget, seed=0)

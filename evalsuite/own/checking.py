@@ -60,7 +60,7 @@ def picture_of(name: str) -> Path:
 
 
 def _tried(recipe: Recipe, folder: Path) -> Iterator[Line]:
-    """What became of each variant's making, and of the baseline in each stage."""
+    """Say what became of each variant's making, and of the baseline in each stage."""
     from evalsuite.run.cache import Cache
     from evalsuite.run.progress import progress_of
     from evalsuite.run.runner import run_recipe

@@ -237,7 +237,9 @@ def _unwrapped(tensors: Tensors, names: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> list[str]:
-    """What stands before the second names in the first, "" among them, the most frequent first."""
+    """List the prefixes by which the first names differ from the second, "" among them, the most
+    frequent first.
+    """
     votes: Counter[str] = Counter({"": 1})
     for name in longer:
         parts = name.split(".")
@@ -327,8 +329,8 @@ def not_real(name: str, kind: str, file: str) -> OwnError:
 
 
 def _without_values(tensor: torch.Tensor) -> str:
-    """What a tensor is that has no numbers of its own at every place, and the cure; "" of a
-    dense one.
+    """Name the kind of a tensor that has no numbers of its own at every place, and the cure; "" for
+    a dense one.
     """
     if tensor.is_meta:
         return "a meta tensor, of a shape without numbers; save the weights after they were loaded"
@@ -356,7 +358,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnError:
-    """What the state dict that is nearest lacks, has too many, or in another shape."""
+    """Say what the state dict that is nearest lacks, has too many, or in another shape."""
     # 1. The state dict whose names are most like the network's, with whatever prefix.
     here = {
         name: value

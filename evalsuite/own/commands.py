@@ -221,9 +221,7 @@ def _no_verdict(doubts: list[str]) -> list[str]:
 
 
 def _told(work: Any) -> Any:
-    """What `work` gives; what is wrong with the user's model or data ends the command with its
-    one message.
-    """
+    """Do `work`; an error in the user's model or data ends the command with its one message."""
     from evalsuite.recipe import RecipeError
     from evalsuite.run.console import described, stop
     from evalsuite.workloads.workload import DataError

@@ -1,5 +1,5 @@
-"""What to do where a user's forward raises on a batch of the data: the layer at which it does, what
-it takes and what it gets.
+"""Cures where a user's forward raises on a batch of the data: at which layer, what it takes and
+what it gets.
 """
 
 from __future__ import annotations

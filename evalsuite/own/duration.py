@@ -75,7 +75,7 @@ def duration_of(
 
 @dataclass(frozen=True)
 class Pace:
-    """What the parts of jobs take, in seconds.
+    """The parts of jobs take these times, in seconds.
 
     Args:
         epoch: of training.
@@ -149,7 +149,7 @@ def _size(job: Job) -> float:
 def _seconds(
     job: Job, known: Mapping[str, _Known], begin: float, pace: Pace, training: float
 ) -> float:
-    """What a job takes about: what it begins with, its share of the trial's time, and what more
+    """Estimate the time of a job: its beginning, its share of the trial's time, and what more
     samples take.
     """
     before = known.get(job.step_name) or known.get(_stage(job))

@@ -43,7 +43,7 @@ _MIXED = 0.01  # beyond rounding, in half precision too
 
 @dataclass(frozen=True)
 class Examined:
-    """What a user's model and data turned out to be.
+    """A look at a user's model and data has found this.
 
     Args:
         activation: the registered name of the activation that variants replace; "" of an ONNX file.
@@ -185,7 +185,7 @@ def _check_names(path: str, known: Naming, module: nn.Module, data: Data) -> Non
 
 
 def _check_taken(batch: Inputs, chosen: tuple[str, ...], module: OnnxNetwork) -> None:
-    """What the data give is what the file takes, or what `inputs` leave out."""
+    """Check that the file takes all that the data give, but for what `inputs` leave out."""
     taken = [argument.name for argument in module.session.get_inputs()]
     left = (
         [name for name in batch if name not in taken]

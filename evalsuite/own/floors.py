@@ -1,5 +1,5 @@
-"""What a trained baseline must be better than: a predictor that looks at no input and, of
-tables, a linear model.
+"""Floors: a trained baseline must be better than a predictor that looks at no input and, of tables,
+than a linear model.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def is_frame(samples: Any) -> bool:
 
 
 def from_frames(samples: Any, target: str, home: Path, *, trained: bool) -> Any:
-    """What stands for frames as data of `assess`.
+    """Turn frames into data that `assess` takes.
 
     A network that is yet to be trained gets a table in the run's folder, of which columns of
     numbers are scaled and categories become columns of 0 and 1. One that is trained already gets

@@ -35,7 +35,7 @@ _BATCH = 1
 
 @dataclass(frozen=True)
 class Goals:
-    """What a treatment has to reach.
+    """A treatment has to reach these goals.
 
     Args:
         max_loss: of the task's first metric, in points where it is a fraction, else in its unit;
@@ -87,8 +87,8 @@ def goal_lines(
     clock: Clock = time_files,
     network: nn.Module | None = None,
 ) -> Iterator[str]:
-    """What became of each candidate of a run, the cheapest first, until one meets the goals; and
-    what that one does on the test data.
+    """Tell what became of each candidate of a run, the cheapest first, until one meets the goals;
+    and what that one does on the test data.
 
     Args:
         goals: that are to be met.

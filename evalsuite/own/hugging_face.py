@@ -129,9 +129,10 @@ def place_of(path: str) -> str:
 
 
 def class_names(model: Model) -> tuple[str, ...]:
-    """What the configuration of a model `hf:...` calls its outputs, by number; empty where it says
-    nothing, or cannot be read, which loading the model tells. Raises OwnError: `id2label` and
-    `label2id` contradict each other, or they do not number the classes from 0 on without a gap.
+    """Read the names that the configuration of a model `hf:...` gives its outputs, by number; there
+    are none where it says nothing, or cannot be read, which loading the model tells. Raises
+    OwnError: `id2label` and `label2id` contradict each other, or they do not number the classes
+    from 0 on without a gap.
     """
     config = {**_configured(place_of(model.path)), **model.args}
     by_name = None if "id2label" in model.args else config.get("label2id")
@@ -395,7 +396,7 @@ def quiet(transformers: Any) -> Iterator[None]:
 
 @contextmanager
 def _told(model: Model) -> Iterator[None]:
-    """What the library raises, in one line."""
+    """Tell an error of the library in one line."""
     try:
         yield
     except OwnError:

@@ -1,5 +1,5 @@
-"""What a script or a notebook has in memory: models, functions, tensors and data sets, which jobs
-read from a file that cloudpickle writes.
+"""Models, functions, tensors and data sets that a script or a notebook has in memory: jobs read
+them from a file that cloudpickle writes.
 
 Jobs are processes of their own. To import the script that called `assess` there would run it again;
 a function of a notebook's cell, a lambda and a module that is built already have no file at all.
@@ -67,8 +67,9 @@ def is_module(argument: Any) -> bool:
 
 
 def model_in_memory(model: Any) -> Callable[..., Any] | None:
-    """What makes the model, where no file does: of a module, a lambda, a function of the running
-    script or of a notebook's cell; None of what has a name in another file.
+    """Return a function that makes the model, where no file does: for a module, a lambda, a
+    function of the running script or of a notebook's cell; None for what has a name in another
+    file.
     """
     if is_module(model):
         return Built(model)
@@ -77,8 +78,8 @@ def model_in_memory(model: Any) -> Callable[..., Any] | None:
 
 
 def data_in_memory(data: Any) -> Callable[[], Any] | None:
-    """What gives the data, likewise: of tensors, arrays, data sets, loaders, and mappings and
-    tuples of them; None of a path, a reference, and a mapping with a path.
+    """Return a function that gives the data, likewise: for tensors, arrays, data sets, loaders, and
+    mappings and tuples of them; None for a path, a reference, and a mapping with a path.
     """
     if isinstance(data, Mapping) and isinstance(data.get("path"), str):
         return None
@@ -132,7 +133,7 @@ def write_in_memory(function: Callable[..., Any], name: str, folder: Path) -> st
 
 
 def name_of(function: Any) -> str:
-    """What a model in memory is called: its function's name, or its module's class."""
+    """Name a model in memory: by its function's name, or its module's class."""
     name = str(getattr(function, "__name__", type(function).__name__))
     kept = "".join(
         character if character.isalnum() or character == "_" else "" for character in name
@@ -141,7 +142,9 @@ def name_of(function: Any) -> str:
 
 
 def _of_this_script(reference: str) -> Any:
-    """What a reference to the running script names, which is in memory already; else None."""
+    """Find the object that a reference to the running script names, which is in memory already;
+    else None.
+    """
     place, _, name = reference.rpartition(":")
     main = sys.modules.get(_MAIN)
     file = getattr(main, "__file__", None)

@@ -19,7 +19,7 @@ from opgraph.errors import OwnError
 
 @dataclass(frozen=True)
 class Given:
-    """What a command line, or a call in Python, gives of a model; empty texts are not given.
+    """A command line, or a call in Python, gives this of a model; empty texts are not given.
 
     Args:
         model: a reference, `hf:FOLDER`, `timm:NAME` or `net.onnx`.

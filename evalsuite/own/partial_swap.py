@@ -77,7 +77,9 @@ def partial_swap(network: nn.Module, split: Split, allowed: float) -> PartialSwa
 
 
 def _loss_of(network: nn.Module, split: Split) -> Callable[[nn.Module], float]:
-    """What another network loses of the headline on these samples; infinite without a value."""
+    """Measure how much of the headline another network loses on these samples; infinite without a
+    value.
+    """
     before = score(network.eval(), split).headline
 
     def loss(module: nn.Module) -> float:

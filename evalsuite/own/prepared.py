@@ -67,7 +67,7 @@ def other_kinds(module: nn.Module) -> list[str]:
 
 
 def converted(kinds: list[str]) -> str:
-    """What is said of weights that were given in these kinds of numbers."""
+    """Say that weights were given in these kinds of numbers."""
     return f"weights of {' and '.join(kinds)}, measured in float32"
 
 

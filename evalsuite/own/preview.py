@@ -1,4 +1,4 @@
-"""What a person verifies by eye before anything is measured: three samples as the model gets them,
+"""A person verifies this by eye before anything is measured: three samples as the model gets them,
 decoded, and the baseline's first score.
 """
 

@@ -53,7 +53,7 @@ MOST_SEEDS = 10_000
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a user's model.
+    """An assessment, as it is asked of a user's model.
 
     Args:
         name: of the recipe.

@@ -118,7 +118,7 @@ class Chosen:
         return treated(Run.of(self.out / RUN), self.best.variant, data, told=caution)
 
     def lines(self, comparison: Treated) -> Iterator[str]:
-        """What is said of it: doubts first, the recommendation last."""
+        """Tell the doubts first, and the recommendation last."""
         yield from self.doubts
         yield from report_of(self.out / RUN)
         yield from warnings_of(self.asked.examined.lines)

@@ -1,6 +1,4 @@
-"""What a treatment did to a network: test quality, size and latency before and after, and a
-recommendation.
-"""
+"""A treatment of a network: quality, size and latency before and after, and a recommendation."""
 
 from __future__ import annotations
 
@@ -200,7 +198,7 @@ def _cell(row: MatrixRow) -> MatrixCell:
 
 
 def treated(run: Run, variant: str, data: Data, *, told: str = "") -> Treated:
-    """What became of the baseline of a run of one workload in one of its variants."""
+    """Compare the baseline of a run of one workload with one of its variants."""
     (workload,) = run.measured.workloads
     files = [
         run.folder / "artefacts" / workload / name / "0" / FILE / "model.onnx"

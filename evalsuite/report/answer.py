@@ -62,7 +62,7 @@ class Statement:
 
     @property
     def notes(self) -> list[str]:
-        """What limits the statement, or why there is none."""
+        """Say what limits the statement, or why there is none."""
         if self.cell.reading is Reading.FACT:
             return ["a fact of the network, not tested"] if self.kind is not Kind.SAME else []
         if self.cell.reading is Reading.MIXED:
@@ -93,7 +93,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one variant does in the place of the baseline.
+    """The effects of one variant in the place of the baseline.
 
     Args:
         matrix: the questions, with what each workload and all together conclude.

@@ -13,8 +13,8 @@ LEVEL = 0.05
 
 
 class Reading(str, Enum):
-    """What a cell of the decision matrix concludes about the variant, in the words that readers
-    see.
+    """A cell of the decision matrix concludes one of these about the variant, in the words that
+    readers see.
     """
 
     HELPS = "helps"
@@ -158,7 +158,7 @@ class MatrixCell:
 
     @property
     def replicates(self) -> str:
-        """What the interval is over, in words."""
+        """The interval is over these replicates, in words."""
         if self.pooled:
             return "workloads"
         known = self.estimate
@@ -211,8 +211,8 @@ class MatrixCell:
 
     @property
     def limits(self) -> list[str]:
-        """What limits a conclusion: "less than the margin", "fragile", "on these data", a loss
-        that is left open.
+        """List the limits of a conclusion: "less than the margin", "fragile", "on these data", a
+        loss that is left open.
         """
         if self.reading not in CONCLUDED:
             return []

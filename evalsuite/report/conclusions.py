@@ -1,4 +1,4 @@
-"""What the cells of a family of tests conclude, after Holm's adjustment over all of them.
+"""The cells of a family of tests conclude after Holm's adjustment over all of them.
 
 Two kinds of words may be false, and each is adjusted for by itself: "helps" and "costs", over the
 tests of no difference, and "no worse than the margin", over the tests of a loss of the margin.
@@ -354,7 +354,7 @@ def _stands(reading: Reading, rival: Estimate, row: MatrixRow) -> bool:
 
 
 def _beside(pooled: MatrixCell, cells: Mapping[str, MatrixCell], row: MatrixRow) -> MatrixCell:
-    """What all workloads say together, beside what each says by itself."""
+    """Read all workloads together, beside what each says by itself."""
     if pooled.estimate is None:
         return pooled
     readings = {cell.reading for cell in cells.values()}

@@ -159,7 +159,7 @@ def markdown(content: Run) -> str:
 
 
 def data_lines(content: Run) -> list[dict[str, str]]:
-    """What is recorded of the data of each workload."""
+    """List what is recorded of the data of each workload."""
     return [
         {"workload": workload, **{key: content.record.text("data", workload, key) for key in _DATA}}
         for workload in content.workloads
@@ -167,7 +167,7 @@ def data_lines(content: Run) -> list[dict[str, str]]:
 
 
 def note_lines(content: Run) -> list[dict[str, str]]:
-    """What a look at each workload's model and data has found: the order of classes, the
+    """List what a look at each workload's model and data has found: the order of classes, the
     columns, warnings.
     """
     lines = []

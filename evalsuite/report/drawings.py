@@ -1,4 +1,4 @@
-"""What a section shows beside its tables: figures, and pictures of single lines."""
+"""Figures, and pictures of single lines, which a section shows beside its tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the explorer of a page shows: every measurement, by columns, packed into text that the
-browser unpacks.
+"""The explorer of a page shows every measurement, by columns, packed into text that the browser
+unpacks.
 
 And pictures of lines: what sections find among the files of jobs, as images that the page holds.
 """
@@ -157,8 +157,8 @@ def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int])
 
 
 def _number(value: float) -> float | int:
-    """Of a fraction seven digits are enough to draw and to average, `comparison.csv` has all; a
-    whole number, as of parameters, is kept whole.
+    """Shorten a fraction to seven digits, which are enough to draw and to average, `comparison.csv`
+    has all; a whole number, as of parameters, is kept whole.
     """
     number = value if value.is_integer() else float(f"{value:.7g}")
     return int(number) if number.is_integer() and abs(number) < 2**53 else number

@@ -65,7 +65,7 @@ Place = tuple[str, int, str]  # The form, which of its steps, the variant.
 
 @dataclass
 class _Network:
-    """What is known of a place on one workload: means over seeds."""
+    """The means over seeds that are known of a place on one workload."""
 
     quality: float | None = None
     size: float | None = None

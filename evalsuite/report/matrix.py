@@ -50,7 +50,7 @@ class Matrix:
 
     @property
     def sentence(self) -> str:
-        """What it says, in one sentence."""
+        """Say in one sentence what the matrix concludes."""
         if not self.rows:
             return f"This run measured no primary endpoint of {self.variant} and {self.baseline}."
         parts = []
@@ -150,8 +150,8 @@ def _told(row: MatrixRow) -> Reading:
 
 
 def decision_matrices(run: RunView) -> list[Matrix]:
-    """What the run says of each variant but the baseline; the one that a section declares its
-    subject comes first.
+    """Make the decision matrix of each variant but the baseline; the one that a section declares
+    its subject comes first.
 
     A cell is read as helping or costing only where its p value is at most 5 % after Holm's
     adjustment, see `read_screens`. A resolved cell is mixed where a member of its family, such as a

@@ -35,8 +35,8 @@ class MatrixRow:
 
     @property
     def measured(self) -> str:
-        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to
-        measure it once.
+        """Name the numbers, as "mean over ε, alpha-crown"; of several workloads each way to measure
+        it once.
         """
         return "; ".join(dict.fromkeys(cell.label for cell in self.cells.values() if cell.label))
 

@@ -18,7 +18,7 @@ _PLACE = ("workload", "variant", "step", "metric", "setting")
 
 
 def root_reason(reason: str) -> str:
-    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from
+    """Cut a reason to its end: without "w/v/0/train unsupported:" before it, which differs from
     seed to seed.
     """
     head, mark, tail = reason.partition(": ")

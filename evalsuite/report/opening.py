@@ -1,5 +1,5 @@
-"""What a report opens with: the question, the answer of each variant, the plane of all networks,
-and the ranking.
+"""A report opens with the question, the answer of each variant, the plane of all networks, and the
+ranking.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _record(answer: Answer) -> dict[str, Any]:
 
 
 def facts_of(run: Run) -> str:
-    """What was compared: variants in words, workloads with their test samples, seeds."""
+    """List what was compared: variants in words, workloads with their test samples, seeds."""
     tests = [(name, run.record.text("data", name, "test")) for name in run.measured.workloads]
     places = [
         f"{name} ({count} test samples)" if count.isdigit() else name for name, count in tests
@@ -140,7 +140,7 @@ def facts_of(run: Run) -> str:
 
 
 def paired_by(run: Run) -> str:
-    """What is paired: seeds, or the test samples of one network of each variant."""
+    """Name the pairs: seeds, or the test samples of one network of each variant."""
     over = {
         cell.replicates
         for matrix in run.matrices

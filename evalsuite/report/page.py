@@ -144,7 +144,7 @@ def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -
 
 
 def _colour(text: str) -> str:
-    """What is nearly black takes the colour of text, which is seen on dark paper too."""
+    """Replace a nearly black colour by the colour of text, which is seen on dark paper too."""
     dark = re.fullmatch("#([0-5][0-9a-f]){3}", text)
     return _COLOURS.get(text, "currentColor" if dark else text)
 
@@ -194,8 +194,8 @@ def _digest(text: str) -> str:
 
 
 def content_policy(style: str, script: str) -> str:
-    """What the page may load: its own style and script by digest, images that it holds itself,
-    and nothing else.
+    """Allow the page to load its own style and script by digest, images that it holds itself, and
+    nothing else.
     """
     return (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "

@@ -159,8 +159,8 @@ def _short(value: float) -> str:
 def _legend(
     names: Mapping[str, str], colours: Mapping[str, str], forms: Sequence[str]
 ) -> tuple[str, float]:
-    """What the colours and the shapes are, in lines as wide as the plane; and the height of it
-    all.
+    """Explain the colours and the shapes, in lines as wide as the plane; and return the height of
+    it all.
     """
     # Colours by variant, then shapes by form, each in lines that are broken by an estimate of the
     # text's width.

@@ -1,5 +1,5 @@
-"""What the runner wrote of a run beside its rows, `run.json`, and what follows from it: the
-order, the baseline.
+"""The runner's record of a run beside its rows, `run.json`, and what follows from it: the order,
+the baseline.
 """
 
 from __future__ import annotations

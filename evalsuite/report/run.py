@@ -250,7 +250,7 @@ class Run:
         return cls(frame, record, baseline_of(frame, record), folder=folder)
 
     def once(self, make: Callable[[Run], Kind]) -> Kind:
-        """What a function makes of this run, made once."""
+        """Apply a function to this run, once, and keep its value."""
         if make not in self._made:
             self._made[make] = make(self)
         kind: Kind = self._made[make]
@@ -341,7 +341,7 @@ class Run:
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """What each section says; those that have nothing to say are left out."""
+        """The sections' parts of the report; those that have nothing to say are left out."""
         tones = tones_of(self.screen)
         parts = {name: section.part(self) for name, section in self.sections.items()}
         parts = {name: part.with_tones(tones) for name, part in parts.items()}
@@ -351,7 +351,7 @@ class Run:
 
     @cached_property
     def terms(self) -> dict[str, str]:
-        """What the words of the sections that are shown mean, by name."""
+        """The meanings of the words of the sections that are shown, by name."""
         asked = {row.section for matrix in self.matrices for row in matrix.rows} | self.parts.keys()
         meanings = {
             word: text for name in asked for word, text in self.sections[name].terms.items()
@@ -422,8 +422,8 @@ class Run:
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """What has no value and why, seeds together, a row each; metrics that are text for a
-        table do not count.
+        """The measurements without a value and why, seeds together, a row each; metrics that are
+        text for a table do not count.
         """
         metrics_of_text = [metric for section in self.sections.values() for metric in section.told]
         return failures(self.frame[~self.frame["metric"].isin(metrics_of_text)])
@@ -456,7 +456,7 @@ class Run:
 
     @property
     def replicates(self) -> str:
-        """What the intervals speak of: of other trainings alone, or of other splits of the same
+        """Say what the intervals speak of: of other trainings alone, or of other splits of the same
         data too.
         """
         by_seed = self.cuts

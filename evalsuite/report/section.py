@@ -1,5 +1,5 @@
-"""What a stage brings to a report, found by entry point (`evalsuite.sections`): its question, and
-the answer's parts.
+"""A stage brings a section to a report, found by entry point (`evalsuite.sections`): its question,
+and the answer's parts.
 
 A section is an instance of `Section` in any installed package:
 
@@ -110,7 +110,7 @@ class RunView(Protocol):
         ...
 
     def once(self, make: Callable[[Any], Kind], /) -> Kind:
-        """What a function makes of this run, made once."""
+        """Apply a function to this run, once, and keep its value."""
         ...
 
     def sample_scores(
@@ -294,7 +294,7 @@ class Endpoint:
 
     @property
     def words(self) -> str:
-        """What is asked, as it stands in a sentence."""
+        """The question, as it stands in a sentence."""
         return self.phrase or self.question
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ _NOTHING = {
 
 @dataclass(frozen=True)
 class Item:
-    """What a line says of one question: a sentence around its number.
+    """A line about one question: a sentence around its number.
 
     Args:
         question: that it answers.
@@ -272,7 +272,7 @@ def _fact(lead: Statement, also: str) -> Item:
 
 
 def _counted(lead: Statement, also: str) -> Item:
-    """Of few samples the counts, and no more: "4 of 5 test samples, as with GELU"."""
+    """Tell the counts of few samples, and no more: "4 of 5 test samples, as with GELU"."""
     assert lead.cell.counted is not None
     variant_count, other = lead.cell.counted
     beside = "as for the baseline" if variant_count == other else f"{other} for the baseline"

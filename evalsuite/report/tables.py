@@ -108,8 +108,8 @@ class _Rows:
     def found(
         self, line: tuple[Any, ...], variant: str
     ) -> tuple[dict[int, float], list[tuple[str, str]], str]:
-        """What the seeds gave for a line and a variant: values, status and reason of those
-        without one, remarks.
+        """Collect the seeds' values for a line and a variant, status and reason of those without
+        one, and remarks.
         """
         values: dict[int, float] = {}
         lacks: list[tuple[str, str]] = []
@@ -277,7 +277,7 @@ def difference_text(cell: Mapping[str, Any], scale: Scale) -> str:
 
 
 def notes_text(cell: Mapping[str, Any]) -> str:
-    """What seeds lack a value or a pair: "n = 2 of 3, unsupported (1/3)"."""
+    """Say which seeds lack a value or a pair: "n = 2 of 3, unsupported (1/3)"."""
     notes = []
     if cell["n"] == 1:
         notes.append("n = 1, no interval")

@@ -655,7 +655,7 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
     heavy = (
         "{'torch', 'pandas', 'pyarrow', 'sklearn', 'PIL', 'numpy', 'tokenizers', 'transformers'}"
     )
-    check = "from evalsuite.data import fingerprint, source_of; fingerprint(source_of({'path': 'd.csv'}))"
+    check = "from evalsuite.data.fingerprint import fingerprint; from evalsuite.data.source import source_of; fingerprint(source_of({'path': 'd.csv'}))"
     code = f"import sys; {check}; found = {heavy} & set(sys.modules); assert not found, found"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
