@@ -15,6 +15,7 @@ from evalsuite.report.matrix import Matrix
 from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import grouped, listed
 from evalsuite.report.run import Run
+from evalsuite.report.sentences import summary_of
 
 ROOT = Path(__file__).parent.parent.parent
 REPORTS = ROOT / "reports"
@@ -115,12 +116,12 @@ _UNKNOWN = (
 
 
 def answers(form: str) -> str:
-    """The four parts of the answer, with a line for each question that is bought or costs; or, in
-    the form "table", every number.
+    """The answer in one sentence, and its four parts, with a line for each question that is bought
+    or costs; or, in the form "table", every number.
     """
     if form == "table":
         return table(answer())
-    lines: list[str] = []
+    lines = [f"**In short**: {summary_of(answer())}", ""]
     for kind in Kind:
         questions = answer().part(kind)
         if kind in (Kind.BUYS, Kind.COSTS):

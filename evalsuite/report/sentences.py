@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evalsuite.report.answer import Answer, Kind, Statement
@@ -90,9 +90,9 @@ def summary_of(answer: Answer) -> str:
     asked = list(dict.fromkeys(statement.row.endpoint.words for statement in answer.statements))
     if not asked:
         return ""
-    # 1. The questions of each part, by their words; one is open where no workload answers it.
+    # 1. The questions of each part; one is open where no workload answers it.
     gains, losses, same = (
-        [statements[0].row.endpoint.words for statements in answer.part(kind).values()]
+        {statements[0].row.endpoint.words: statements for statements in answer.part(kind).values()}
         for kind in (Kind.BUYS, Kind.COSTS, Kind.SAME)
     )
     unanswered = [words for words in asked if words not in {*gains, *losses, *same}]
@@ -101,7 +101,8 @@ def summary_of(answer: Answer) -> str:
     main = next(deployed, answer.statements[0]).row
     quality = main.endpoint.words
     # 3. The verdict, and what is left.
-    verdict = _verdict(gains, losses, quality if quality in same else "", bool(unanswered))
+    kept = quality if quality in same else ""
+    verdict = _verdict(_largest(gains), _largest(losses), kept, bool(unanswered))
     if not unanswered:
         return f"{verdict}."
     verb = "are" if len(unanswered) > 1 else "is"
@@ -110,7 +111,7 @@ def summary_of(answer: Answer) -> str:
         valued = [one for one in answer.statements if one.row is main and one.cell.estimate]
         number = _number(_lead(valued)) if valued else ""
         named = f", {quality}{number} among them" if len(unanswered) > 1 else number
-    return f"{verdict}; {len(unanswered)} of {len(asked)} questions {verb} open{named}."
+    return f"{verdict}. {len(unanswered)} of {len(asked)} questions {verb} open{named}."
 
 
 def _number(statement: Statement) -> str:
@@ -120,33 +121,50 @@ def _number(statement: Statement) -> str:
     return f" ({_signed(statement)} {_interval(statement)})"
 
 
-def _verdict(gains: Sequence[str], losses: Sequence[str], kept: str, open_: bool) -> str:
-    """What the answered questions say, by their words.
+def _verdict(gains: str, losses: str, kept: str, open_: bool) -> str:
+    """What the answered questions say.
 
     Args:
-        gains: questions in which the variant is better.
+        gains: questions in which the variant is better; empty where there are none.
         losses: questions in which it is worse.
         kept: the quality of the deployed network, where it is no worse; else empty.
         open_: whether other questions have no answer.
     """
     if gains and losses:
-        return f"A trade: it gains in {_first(gains)} and loses in {_first(losses)}"
+        return f"A trade: it gains in {gains}. It loses in {losses}"
     if losses:
-        return f"No, by these numbers: it loses in {_first(losses)}, and no gain is concluded"
+        return f"No, by these numbers: it loses in {losses}, and no gain is concluded"
     if not gains:
         nothing = "neither a gain nor a loss is concluded"
         return f"Not settled: {nothing}" if open_ else f"It hardly matters: {nothing}"
     if not open_:
-        return f"Yes, by these numbers: it gains in {_first(gains)}, and no loss is concluded"
+        return f"Yes, by these numbers: it gains in {gains}, and no loss is concluded"
     if kept:
-        return f"Yes, where this counts: it gains in {_first(gains)}, and {kept} is no worse"
-    return f"Not settled: it gains in {_first(gains)}, and no loss is concluded"
+        return f"Yes, where this counts: it gains in {gains}, and {kept} is no worse"
+    return f"Not settled: it gains in {gains}, and no loss is concluded"
 
 
-def _first(words: Sequence[str]) -> str:
-    """The first three, and how many more there are."""
-    more = len(words) - MOST
-    return listed([*words[:MOST], f"{more} more"] if more > 0 else words)
+def _largest(questions: Mapping[str, Sequence[Statement]]) -> str:
+    """The three questions with the largest effects in margins, each with its number and whether
+    that is less than matters; and how many more there are.
+    """
+    ordered = sorted(questions, key=lambda words: -_weight(_lead(questions[words])))
+    names = [f"{words}{_size(questions[words])}" for words in ordered]
+    more = len(names) - MOST
+    names = [*names[:MOST], f"{more} more"] if more > 0 else names
+    # A comma inside of a name asks for semicolons between them.
+    apart = "; " if any("," in name for name in [*questions][:MOST]) else ", "
+    *first, last = names or [""]
+    return f"{apart.join(first)} and {last}" if first else last
+
+
+def _size(statements: Sequence[Statement]) -> str:
+    """ " (−0.24 points, less than matters)"; of a fact of the network nothing."""
+    lead = _lead(statements)
+    if lead.cell.reading is Reading.FACT or lead.cell.counted is not None:
+        return ""
+    small = ", less than matters" if lead.cell.small else ""
+    return f" ({_signed(lead)}{small})"
 
 
 def table_of(answer: Answer, width: int = 160) -> list[str]:
