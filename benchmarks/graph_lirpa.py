@@ -36,6 +36,7 @@ from netverify.linear import Linear, Same
 from netverify.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
+from pipelines.bounds.operator import own
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.surroundings import Own, at_home, ordered
 
@@ -215,7 +216,7 @@ class _Written(nn.Module):
 def _step(node: Node) -> nn.Module:
     operation = node.operation
     if isinstance(operation, Pointwise):
-        return nn.ReLU() if operation.traits.name == RELU.name else Shape(operation.traits).own()
+        return nn.ReLU() if operation.traits.name == RELU.name else own(Shape(operation.traits))
     if isinstance(operation, Affine):
         operands = list(dict.fromkeys(node.sources))
         parts = zip(map(operands.index, node.sources), operation.maps, strict=True)

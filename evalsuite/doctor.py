@@ -76,7 +76,7 @@ def _libraries() -> Iterator[Check]:
     wanted = [Requirement(text) for text in requires("evalsuite") or [] if "extra ==" not in text]
     for requirement in sorted(wanted, key=lambda each: each.name.lower()):
         yield _installed(requirement)
-    yield _installed(Requirement("auto-LiRPA"), "without it the stage bounds is left out of a run")
+    yield _installed(Requirement("auto-LiRPA"), "without it alpha-CROWN is left out")
 
 
 def _extras() -> Iterator[Check]:

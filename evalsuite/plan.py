@@ -177,9 +177,8 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     inputs["stage"] = _kind(job.step.part)
     inputs["time limit"] = repr(job.time_limit)
     inputs |= _described(job.step.part)
-    inputs |= {
-        f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})
-    }
+    used = {*_STAGE_LIBRARIES, *stage.libraries, *getattr(stage, "optional_libraries", ())}
+    inputs |= {f"library {name}": _version(name) for name in sorted(used)}
     return inputs
 
 

@@ -82,7 +82,9 @@ class RunRecord:
         """
         # Everything by which the run could be made again, or told from another: recipe, data,
         # versions, machine and source.
-        libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
+        stages = [step.stage for step in recipe.steps]
+        used = ((*stage.libraries, *getattr(stage, "optional_libraries", ())) for stage in stages)
+        libraries = {*_LIBRARIES, *(name for names in used for name in names)}
         return cls(
             name=recipe.name,
             digest=recipe.digest,

@@ -84,7 +84,8 @@ class Bounds:
     """
 
     version: ClassVar[str] = "14"
-    libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy")
+    optional_libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA",)
     capabilities: ClassVar[Capabilities] = Capabilities(
         tokens=True, several=True, any_task=True, deployed=True
     )

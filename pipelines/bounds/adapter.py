@@ -7,17 +7,19 @@ float64.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from evalsuite import Unsupported
-from pipelines.bounds.curved import BoundCurved
+from pipelines.bounds.curved import activations, path_of, with_stand_ins
 from pipelines.bounds.margins import Pairs
+from pipelines.bounds.operator import BoundCurved, own
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.surroundings import LEGACY, OPERATOR, at_home, numbered
 
@@ -29,6 +31,8 @@ _START = "init_slope" if LEGACY else "init_alpha"
 # and others (points).
 _STEP, _SLOPE_STEP, _POINT_STEP = 0.25, 0.5, 0.1
 _CONSTANTS = ("BoundParams", "BoundBuffers", "BoundConstant")
+# Layers that it is given as they are.
+_KEPT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten, nn.AdaptiveAvgPool2d)
 # How often a matrix of one layer's outputs by another's is held at once, measured: for both sides,
 # and in between.
 _COPIES = 10
@@ -112,7 +116,7 @@ class Engine:
     """One converted network: bounds of C times its logits over regions.
 
     Args:
-        module: float64, eval mode, with `Own` in the place of the activations.
+        module: float64, eval mode, with `Own` in the place of the activations: see `plain`.
         input_shape: of one input.
         iterations: of alpha-CROWN.
     """
@@ -292,3 +296,81 @@ def refuse_operators(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     unknown = {op for op, _ in operators(module, input_shape)} - ALLOWED
     if unknown:
         raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
+
+
+def plain(traced: fx.GraphModule) -> nn.Module:
+    """A float64 copy of what `in_modules` gives, in layers that auto_LiRPA bounds soundly, with our
+    activations.
+
+    Raises:
+        Unsupported: a layer or function is none of these, by its path.
+    """
+    module = copy.deepcopy(traced).double().requires_grad_(False)
+    known = activations(module)
+    with_stand_ins(module, own)
+    _fold_norms(module)
+    shapes = {node: node.meta.get("shape", ()) for node in module.graph.nodes}
+    for node in list(module.graph.nodes):
+        if node.op in ("placeholder", "get_attr", "output") or str(node.target) in known:
+            continue
+        layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        flat = len(shapes[node]) == 2
+        if node.target is torch.reshape and flat:
+            # auto_LiRPA knows this reshape by the name of its layer.
+            module.add_submodule(f"flat_{node.name}", nn.Flatten())
+            with module.graph.inserting_before(node):
+                made = module.graph.call_module(f"flat_{node.name}", (node.args[0],))
+            node.replace_all_uses_with(made)
+            module.graph.erase_node(node)
+            continue
+        if isinstance(layer, nn.Linear) and flat and getattr(layer, "bias", None) is None:
+            # Without a bias it is traced as a product, which could be of two activations.
+            bias = layer.weight.new_zeros(layer.out_features)
+            layer.bias = nn.Parameter(bias, requires_grad=False)
+        operands = node.all_input_nodes
+        added = node.target.__class__.__name__ and getattr(node.target, "__name__", "") == "add"
+        if not (
+            isinstance(layer, _KEPT)
+            or (isinstance(layer, nn.Linear) and flat)
+            or _tiles(layer)
+            or (added and {shapes[each] for each in operands} == {shapes[node]})
+            or type(getattr(layer, "operation", None)).__name__ == "Concat"
+        ) or any(each.op == "get_attr" for each in operands):
+            raise Unsupported(f"{path_of(node)} is none of the layers that it is given")
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return module.eval()
+
+
+def _tiles(layer: nn.Module | None) -> bool:
+    """Whether it is a pool of square windows that do not overlap."""
+    if (
+        not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)
+        or layer.kernel_size != layer.stride
+        or layer.ceil_mode
+    ):
+        return False
+    window = layer.kernel_size
+    square = isinstance(window, int) or len(set(window)) == 1
+    return square and layer.padding in (0, (0, 0)) and getattr(layer, "dilation", 1) in (1, (1, 1))
+
+
+def _fold_norms(traced: fx.GraphModule) -> None:
+    """Fold BatchNorm into the convolution before it: an operator less, whose input would be
+    bounded for nothing.
+    """
+    for node in list(traced.graph.nodes):
+        norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        # auto_LiRPA asks for weights
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and not norm.affine:
+            norm.weight = nn.Parameter(torch.ones(norm.num_features).double(), requires_grad=False)
+            norm.bias = nn.Parameter(torch.zeros(norm.num_features).double(), requires_grad=False)
+        if not isinstance(norm, nn.BatchNorm2d):
+            continue
+        (before,) = node.all_input_nodes
+        layer = traced.get_submodule(str(before.target)) if before.op == "call_module" else None
+        if isinstance(layer, nn.Conv2d) and len(before.users) == 1:
+            traced.set_submodule(str(before.target), nn.utils.fuse_conv_bn_eval(layer, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)

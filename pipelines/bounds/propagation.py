@@ -8,17 +8,20 @@ second opinion on CROWN.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from dataclasses import dataclass, replace
 
 import torch
 
 from evalsuite import Network, Property, Unsupported
-from netverify.graph import Affine, Graph, Product, Shares
+from netverify.forward import attends
+from netverify.graph import Affine, Graph
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation as OfGraph
 from netverify.rounding import EPS
 from opgraph import operations as typed
+from opgraph import sizes
 from opgraph.aten import LEFT_OUT
 from opgraph.graph import Graph as TypedGraph
 from opgraph.graph import Node
@@ -121,6 +124,9 @@ class Propagation:
         # bounded.
         example = network.example(2)
         whole = read(network.module, example)
+        attended = attends(whole)
+        if attended and max(math.prod(sizes.at(node.shape, 1)) for node in whole.nodes) > NARROW:
+            raise Unsupported(WIDE)
         traced = written(whole, example, exact=True)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
@@ -144,8 +150,7 @@ class Propagation:
         # 4. How many inputs at a time fit into memory.
         widest = max(self._graph.inputs, *(node.size for node in self._graph.nodes), 1)
         self._narrow = widest <= NARROW
-        bent = any(isinstance(node.operation, Product | Shares) for node in self._graph.nodes)
-        if bent and not self._narrow:
+        if attended and not self._narrow:
             raise Unsupported(WIDE)
         rows = 3 * network.classes
         self.batch = max(

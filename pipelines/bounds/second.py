@@ -10,15 +10,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from evalsuite import Network, Unsupported
-from pipelines.bounds.adapter import Engine, refuse_operators
-from pipelines.bounds.curved import Shape, activations, path_of, same, with_stand_ins
+from pipelines.bounds.curved import same
 from pipelines.bounds.margins import Margins, Pairs
 from pipelines.bounds.regions import Regions
+
+if TYPE_CHECKING:
+    from pipelines.bounds.adapter import Engine
 
 # What auto_LiRPA raises for networks that it accepted but can't treat, by experience.
 _FAILURES = (
@@ -31,9 +35,10 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
-_KEPT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten, nn.AdaptiveAvgPool2d)
 _LARGEST_BATCH = 100
 _CLOSE = 1e-9
+# Its metadata asks for a torch of 2022, which pip cannot resolve beside a present one.
+_ABSENT = "auto_LiRPA is not installed: pip install --no-deps auto-LiRPA==0.3"
 _ALONE = "the margins' lines alone are optimized"
 Done = Callable[..., torch.Tensor]
 """Given lower bounds (batch, k), and which of the properties they are of, those that need no more
@@ -78,6 +83,8 @@ class Second:
         """The engine; of each of its activations the place among `inputs` of what it is given, and
         the other way round; and why there is none.
         """
+        if find_spec("auto_LiRPA") is None:
+            return None, [], [], _ABSENT
         try:
             engine = self._converted()
             return engine, *self._places(engine), ""
@@ -87,6 +94,9 @@ class Second:
             return None, [], [], f"auto_LiRPA does not manage this network: {_line(error)}"
 
     def _converted(self) -> Engine:
+        # Loaded where it is needed: all other methods work without it.
+        from pipelines.bounds.adapter import Engine, plain, refuse_operators
+
         module = plain(self._traced)
         refuse_operators(module, self._network.input_shape)
         return Engine(module, self._network.input_shape, self._iterations)
@@ -207,84 +217,6 @@ class Second:
                 break
             found[some] = torch.fmax(known, better)
         return found
-
-
-def plain(traced: fx.GraphModule) -> nn.Module:
-    """A float64 copy of what `in_modules` gives, in layers that auto_LiRPA bounds soundly, with our
-    activations.
-
-    Raises:
-        Unsupported: a layer or function is none of these, by its path.
-    """
-    module = copy.deepcopy(traced).double().requires_grad_(False)
-    known = activations(module)
-    with_stand_ins(module, Shape.own)
-    _fold_norms(module)
-    shapes = {node: node.meta.get("shape", ()) for node in module.graph.nodes}
-    for node in list(module.graph.nodes):
-        if node.op in ("placeholder", "get_attr", "output") or str(node.target) in known:
-            continue
-        layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        flat = len(shapes[node]) == 2
-        if node.target is torch.reshape and flat:
-            # auto_LiRPA knows this reshape by the name of its layer.
-            module.add_submodule(f"flat_{node.name}", nn.Flatten())
-            with module.graph.inserting_before(node):
-                made = module.graph.call_module(f"flat_{node.name}", (node.args[0],))
-            node.replace_all_uses_with(made)
-            module.graph.erase_node(node)
-            continue
-        if isinstance(layer, nn.Linear) and flat and getattr(layer, "bias", None) is None:
-            # Without a bias it is traced as a product, which could be of two activations.
-            bias = layer.weight.new_zeros(layer.out_features)
-            layer.bias = nn.Parameter(bias, requires_grad=False)
-        operands = node.all_input_nodes
-        added = node.target.__class__.__name__ and getattr(node.target, "__name__", "") == "add"
-        if not (
-            isinstance(layer, _KEPT)
-            or (isinstance(layer, nn.Linear) and flat)
-            or _tiles(layer)
-            or (added and {shapes[each] for each in operands} == {shapes[node]})
-            or type(getattr(layer, "operation", None)).__name__ == "Concat"
-        ) or any(each.op == "get_attr" for each in operands):
-            raise Unsupported(f"{path_of(node)} is none of the layers that it is given")
-    module.graph.eliminate_dead_code()
-    module.delete_all_unused_submodules()
-    module.recompile()
-    return module.eval()
-
-
-def _tiles(layer: nn.Module | None) -> bool:
-    """Whether it is a pool of square windows that do not overlap."""
-    if (
-        not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)
-        or layer.kernel_size != layer.stride
-        or layer.ceil_mode
-    ):
-        return False
-    window = layer.kernel_size
-    square = isinstance(window, int) or len(set(window)) == 1
-    return square and layer.padding in (0, (0, 0)) and getattr(layer, "dilation", 1) in (1, (1, 1))
-
-
-def _fold_norms(traced: fx.GraphModule) -> None:
-    """Fold BatchNorm into the convolution before it: an operator less, whose input would be
-    bounded for nothing.
-    """
-    for node in list(traced.graph.nodes):
-        norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
-        # auto_LiRPA asks for weights
-        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and not norm.affine:
-            norm.weight = nn.Parameter(torch.ones(norm.num_features).double(), requires_grad=False)
-            norm.bias = nn.Parameter(torch.zeros(norm.num_features).double(), requires_grad=False)
-        if not isinstance(norm, nn.BatchNorm2d):
-            continue
-        (before,) = node.all_input_nodes
-        layer = traced.get_submodule(str(before.target)) if before.op == "call_module" else None
-        if isinstance(layer, nn.Conv2d) and len(before.users) == 1:
-            traced.set_submodule(str(before.target), nn.utils.fuse_conv_bn_eval(layer, norm))
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
 
 
 def _found(wanted: list[torch.Tensor], among: list[torch.Tensor]) -> list[int]:

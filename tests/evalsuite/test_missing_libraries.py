@@ -78,8 +78,8 @@ def test_the_doctor_tells_what_is_optional_from_what_is_needed(
     done = call("doctor", "--all")
     assert done.exit_code == 0
     assert (
-        "absent   auto-LiRPA             not installed (without it the stage bounds is left out of"
-        " a run)" in done.stdout
+        "absent   auto-LiRPA             not installed (without it alpha-CROWN is left out)"
+        in done.stdout
     )
     assert "cure: pip install --no-deps auto-LiRPA==0.3" in done.stdout
     without("numpy")

@@ -22,13 +22,12 @@ from netverify import falsify
 from netverify.propagation import LowerBounds
 from netverify.propagation import Propagation as OfGraph
 from opgraph.modules import in_modules
-from pipelines.bounds import METHODS, Bounds, adapter, second
+from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
-from pipelines.bounds.adapter import ALLOWED
+from pipelines.bounds.adapter import ALLOWED, plain
 from pipelines.bounds.propagation import Margins, Propagation, proven
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
-from pipelines.bounds.second import plain
 from pipelines.bounds.surroundings import OPERATOR
 
 MakeNetwork = Callable[..., Network]
@@ -136,14 +135,14 @@ def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
 def test_a_conversion_that_computes_something_else_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = second.plain
+    right = adapter.plain
 
     def off(traced: fx.GraphModule) -> nn.Module:
         found = right(traced)
         found.get_parameter("2.bias")[0] += 1e-6
         return found
 
-    monkeypatch.setattr(second, "plain", off)
+    monkeypatch.setattr(adapter, "plain", off)
     propagation = Propagation(two_by_two(nn.ReLU()))
     told = "auto_LiRPA: its conversion of the network computes another function"
     assert propagation.second.refusal == told

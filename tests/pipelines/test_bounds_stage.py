@@ -123,6 +123,22 @@ def test_the_second_opinion_is_a_row_of_each_radius(reported: Reported) -> None:
         assert least < (found.value or 0.0) < 1.02
 
 
+def test_without_auto_lirpa_all_but_its_methods_are_there(
+    network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "auto_LiRPA", None)  # as if it were not installed
+    stage = Bounds(eps=(0.01,), samples=3, methods=METHODS, attack_steps=1, attack_queries=1)
+    metrics = stage.run(network("digits-mlp", "gelu"), bench("digits-mlp")).metrics
+    shares = {
+        method: row(metrics, "certified_accuracy", eps=0.01, method=method) for method in METHODS
+    }
+    assert {method for method, each in shares.items() if each.value is None} == {"forward"}
+    assert shares["alpha-crown"].value == shares["crown"].value
+    for method in ("forward", "alpha-crown"):
+        assert "pip install --no-deps auto-LiRPA==0.3" in shares[method].reason
+    assert row(metrics, "second_engine_width", eps=0.01, method="crown").value is None
+
+
 def test_a_sample_without_a_target_is_refused(network: MakeNetwork, bench: MakeBench) -> None:
     there = bench("digits-mlp").data.test
     targets = there.targets.clone()

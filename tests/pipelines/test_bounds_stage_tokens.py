@@ -368,7 +368,7 @@ def test_a_gpt_is_bounded_as_long_as_there_is_time() -> None:
         Verdict.TIMEOUT
     }
     assert any(
-        "a tensor of 32768 values" in each.reason
+        "lines are not carried backward through attention" in each.reason
         for each in metrics
         if each.setting.get("method") == "crown"
     )
