@@ -58,13 +58,13 @@ def learnt_parameters(module: nn.Module) -> Iterator[Metric]:
 
     A parameter `raw_p` that stands for a p > 0 is told as p.
     """
-    for found in census(module):
-        if isinstance(found.module, Hardenable):
+    for use in census(module):
+        if isinstance(use.module, Hardenable):
             continue
-        for name in found.traits.parameters:
-            told = name.removeprefix("raw_")
-            value = float(getattr(found.module, told).detach().double().mean())
-            setting = {"layer": found.path, "parameter": told}
+        for name in use.traits.parameters:
+            word = name.removeprefix("raw_")
+            value = float(getattr(use.module, word).detach().double().mean())
+            setting = {"layer": use.path, "parameter": word}
             yield Metric("learnt_parameter", value, "coefficient", Direction.NEUTRAL, setting)
 
 
@@ -80,7 +80,9 @@ class HardnessProfile:
 
     def __init__(self, module: nn.Module, *, learning_until: float = 1.0, points: int = 20) -> None:
         self._layers = {
-            path: each for path, each in module.named_modules() if isinstance(each, Hardenable)
+            path: module_there
+            for path, module_there in module.named_modules()
+            if isinstance(module_there, Hardenable)
         }
         self._until, self._points = learning_until, points
         self._courses: dict[str, list[tuple[float, float]]] = {path: [] for path in self._layers}

@@ -158,20 +158,20 @@ def fit(
         with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
             outputs = module(inputs)
         outputs = outputs.float() if reduced else outputs
-        found = (
+        metrics_of_training = (
             split.task.loss(outputs, targets) if loss is None else loss(inputs, outputs, targets)
         )
-        found.backward()  # type: ignore[no-untyped-call]
+        metrics_of_training.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if after_step is not None:
             after_step(optimizer.param_groups[0]["lr"])
         schedule.step()
-        losses.append(found.item())
+        losses.append(metrics_of_training.item())
         if after_epoch is not None and (done + 1) % per_epoch == 0:
             after_epoch((done + 1) / steps)
-    for layer, name, each in kept_of_a_pass(module):
+    for layer, name, kept in kept_of_a_pass(module):
         # torch copies no tensor that knows what it was computed from
-        vars(layer)[name] = each.detach()
+        vars(layer)[name] = kept.detach()
     module.eval().to("cpu")
     if innermost:
         module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]

@@ -62,7 +62,7 @@ def measured_area(
         logarithmic: over the natural logarithm of x.
     """
     heights: dict[int, float] = {}
-    found: list[tuple[float, float]] = []
+    paired_heights: list[tuple[float, float]] = []
     apart, scaled = False, math.log if logarithmic else float
     seeds, others = (
         {seed for points in curve.values() for seed in points} for curve in (own, other)
@@ -80,7 +80,7 @@ def measured_area(
         apart = apart or len(common) > 1
         if ends is not None and height is not None:
             heights[seed] = height
-            found.append(ends)
+            paired_heights.append(ends)
     # 2. Without one, say what is missing: a curve, a common seed, a second point, or a common
     # range.
     if not heights:
@@ -88,7 +88,9 @@ def measured_area(
         missing = "own" if not any(own.values()) else "other" if not any(other.values()) else "seed"
         return replace(area, reason=lack(missing if not shared else "range" if apart else "point"))
     # 3. The range that is told is the mean of the seeds' ranges.
-    low, high = (math.fsum(ends) / len(found) for ends in zip(*found, strict=True))
+    low, high = (
+        math.fsum(ends) / len(paired_heights) for ends in zip(*paired_heights, strict=True)
+    )
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
     return replace(
@@ -118,8 +120,8 @@ def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float,
     """The x that both curves reach; None where that is no interval."""
     if not curve or not other:
         return None
-    low = max(min(x for x, _ in points) for points in (curve, other))
-    high = min(max(x for x, _ in points) for points in (curve, other))
+    low = max(min(place for place, _ in points) for points in (curve, other))
+    high = min(max(place for place, _ in points) for points in (curve, other))
     return (low, high) if low < high else None
 
 
@@ -136,9 +138,9 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
         return None
     low, high = ends
     # Between two neighbouring knots both curves are straight.
-    knots = sorted({low, high, *(x for x, _ in (*curve, *other) if low < x < high)})
+    knots = sorted({low, high, *(place for place, _ in (*curve, *other) if low < place < high)})
     merged, their = _merged(curve), _merged(other)
-    heights = [_at(merged, x) - _at(their, x) for x in knots]
+    heights = [_at(merged, knot) - _at(their, knot) for knot in knots]
     total = math.fsum(
         (b - a) * (p + q) / 2
         for (a, b), (p, q) in zip(pairwise(knots), pairwise(heights), strict=True)
@@ -148,7 +150,9 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
 
 def _merged(curve: Sequence[Point]) -> list[Point]:
     """The curve sorted by x; points of one x become one at the mean of their y."""
-    return [(x, math.fsum(every) / len(every)) for x, every in sorted(grouped(curve).items())]
+    return [
+        (place, math.fsum(every) / len(every)) for place, every in sorted(grouped(curve).items())
+    ]
 
 
 def _at(curve: Sequence[Point], x: float) -> float:

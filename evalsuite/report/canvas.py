@@ -88,8 +88,8 @@ def looks(variants: Sequence[str]) -> dict[str, Look]:
     # Colour and marker are counted apart after each round, so that the pair repeats only after 25
     # names.
     more = {
-        name: (_MORE[i % count], _MARKERS[(i + i // count) % count])
-        for i, name in enumerate(others)
+        name: (_MORE[rank % count], _MARKERS[(rank + rank // count) % count])
+        for rank, name in enumerate(others)
     }
     known = fixed | more
     return {name: Look(*known[name]) for name in variants}
@@ -104,7 +104,7 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
     first, *rest = variants
     count = -(-len(rest) // (MOST - 1))
     size = -(-len(rest) // count)
-    return [[first, *rest[at : at + size]] for at in range(0, len(rest), size)]
+    return [[first, *rest[start : start + size]] for start in range(0, len(rest), size)]
 
 
 Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
@@ -274,7 +274,7 @@ def shifts(count: int, width: float) -> list[float]:
     """How far the marks of `count` variants stand from their common place, so that they share a
     width.
     """
-    return [(i - (count - 1) / 2) * width / count for i in range(count)]
+    return [(rank - (count - 1) / 2) * width / count for rank in range(count)]
 
 
 def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
@@ -321,8 +321,8 @@ def drawings_by_group(
     parts = groups(variants)
     if len(parts) > 1:
         drawn = [
-            draw(part, f"{name}-{i}", f"{title}, {i} of {len(parts)}")
-            for i, part in enumerate(parts, 1)
+            draw(part, f"{name}-{number}", f"{title}, {number} of {len(parts)}")
+            for number, part in enumerate(parts, 1)
         ]
         if any(drawing.svg for drawing in drawn):
             return drawn

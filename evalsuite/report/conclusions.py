@@ -375,7 +375,7 @@ def pooled_rivals(effects: Sequence[tuple[MatrixCell, Estimate]]) -> Iterator[Es
     """The mean over workloads without one seed of one of them, for each such seed."""
     estimates = [estimate for _, estimate in effects]
     for place, rival in (
-        (i, rival) for i, (cell, _) in enumerate(effects) for rival in cell.rivals
+        (place, rival) for place, (cell, _) in enumerate(effects) for rival in cell.rivals
     ):
         if rival.n > 1:
             mean = mean_over_workloads([*estimates[:place], rival, *estimates[place + 1 :]])

@@ -199,10 +199,10 @@ def table_files(content: Run) -> dict[str, str]:
         f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
     )
     # 2. A glance of each workload; two whose names give the same file name are numbered.
-    for i, workload in enumerate(content.workloads):
+    for number, workload in enumerate(content.workloads):
         name = file_name(workload)
         if f"{name}-glance.tex" in files:
-            name = f"{name}-{i}"
+            name = f"{name}-{number}"
         glance = content.glance(workload)
         if glance:
             files[f"{name}-glance.tex"] = latex_table(

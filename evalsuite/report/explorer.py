@@ -111,8 +111,8 @@ def explorer_data(content: Run) -> dict[str, Any]:
         for workload, every in content.frame.groupby("workload")["seed"].unique().items()
     }
     cells = [
-        _cell(content, line, at, variant, seeds[line.workload])
-        for at, line in enumerate(lines)
+        _cell(content, line, number_of_line, variant, seeds[line.workload])
+        for number_of_line, line in enumerate(lines)
         for variant in content.variants
     ]
     most = max(len(seed) for seed in seeds.values())

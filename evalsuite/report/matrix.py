@@ -272,7 +272,7 @@ def pooled_cell(
     # 2. The mean of the effects. Where questions were left open, the pessimistic ends and the
     # optimistic ones each have a mean.
     effects = [cell.ends for cell in counted if cell.ends is not None]
-    least, most = (mean_over_workloads([ends[i] for ends in effects]) for i in range(2))
+    least, most = (mean_over_workloads([ends[end] for ends in effects]) for end in range(2))
     if least is None or most is None:
         measured = [cell for cell in cells.values() if cell.ends is not None] or [*cells.values()]
         few = "only one workload" if len(cells) == 1 else "one workload has two seeds or more"

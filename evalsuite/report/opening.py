@@ -296,8 +296,8 @@ def _column(run: Run, question: str) -> _Column | None:
     if not shared:
         return None
     levels = {run.baseline: math.fsum(known[0][name][1] for name in shared) / len(shared)}
-    for variant, own in zip(rows, known, strict=True):
-        levels[variant] = math.fsum(own[name][0] for name in shared) / len(shared)
+    for variant, texts in zip(rows, known, strict=True):
+        levels[variant] = math.fsum(texts[name][0] for name in shared) / len(shared)
     # 3. Of few test samples counts are told, and no percentage.
     cells = [row.cells[shared[0]] for row in rows.values()]
     few = cells[0].few if len(shared) == 1 and all(cell.counted for cell in cells) else 0

@@ -77,7 +77,7 @@ def inline_svg(svg: str, label: str, name: str) -> str:
     used = dict.fromkeys(
         clip for panel in panels for look, _, _ in panel for key, clip in look if key == "clip-path"
     )
-    number = {clip: f"{name}-{i}" for i, clip in enumerate(used)}
+    number = {clip: f"{name}-{rank}" for rank, clip in enumerate(used)}
     boxes = {
         clip: [(key, _short(clips[clip].get(key, "0"))) for key in ("x", "y", "width", "height")]
         for clip in used
@@ -125,12 +125,12 @@ def _marks(
 def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -> Attributes:
     """The style as attributes, since the page's content policy admits no style in an element."""
     styles = ";".join(shown.get("style", "") for shown in (shape, element))
-    found = {
+    shown_look = {
         key.strip(): text.strip()
         for key, _, text in (part.partition(":") for part in styles.split(";"))
         if text
     }
-    look = {key: _colour(found[key]).removesuffix("px") for key in _KEPT if key in found}
+    look = {key: _colour(shown_look[key]).removesuffix("px") for key in _KEPT if key in shown_look}
     if _tag(element) == "text":
         x, y, angle = _TURNED.match(element.get("transform", "")).groups()  # type: ignore[union-attr]
         look |= {"x": _short(x or element.get("x", "0")), "y": _short(y or element.get("y", "0"))}
@@ -209,13 +209,13 @@ def _anchors() -> Callable[[str, str], str]:
 
     def anchor(kind: str, name: str) -> str:
         first = f"{file_name(kind)}-{file_name(name)}"
-        found = next(
+        free_name = next(
             candidate
-            for candidate in chain([first], (f"{first}-{i}" for i in count(2)))
+            for candidate in chain([first], (f"{first}-{number}" for number in count(2)))
             if candidate not in used
         )
-        used.add(found)
-        return found
+        used.add(free_name)
+        return free_name
 
     return anchor
 

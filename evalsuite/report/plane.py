@@ -42,9 +42,9 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         least = min(point.cost for point in shown) * 0.96
 
     def place(point: Point) -> tuple[str, str]:
-        x = _LEFT + 8 + (point.cost - least) / (most - least) * (_RIGHT - _LEFT - 16)
-        y = _BOTTOM - (plane.way * point.quality - low) / (high - low) * (_BOTTOM - _TOP)
-        return f"{x:.1f}", f"{y:.1f}"
+        across = _LEFT + 8 + (point.cost - least) / (most - least) * (_RIGHT - _LEFT - 16)
+        down = _BOTTOM - (plane.way * point.quality - low) / (high - low) * (_BOTTOM - _TOP)
+        return f"{across:.1f}", f"{down:.1f}"
 
     # 2. The frontier under the marks, then a mark for each network: colour for the variant, shape
     # for the form.
@@ -61,8 +61,8 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         else ""
     )
     for point in shown:
-        x, y = place(point)
-        path = _SHAPES[forms.index(point.form) % len(_SHAPES)].format(x=x, y=y)
+        across, down = place(point)
+        path = _SHAPES[forms.index(point.form) % len(_SHAPES)].format(x=across, y=down)
         title = (
             f"{names[point.variant]}, {point.form}: {scale.number(point.quality)} {scale.unit}, "
             f"{plane.cost} {point.cost:.2f}"
@@ -93,9 +93,11 @@ def _range(plane: Plane, baseline: str) -> tuple[float, float]:
     Every form of the baseline is drawn, and the best of each form.
     """
     qualities = grouped((point.form, plane.way * point.quality) for point in plane.points)
-    own = [plane.way * point.quality for point in plane.points if point.variant == baseline]
+    qualities_of_baseline = [
+        plane.way * point.quality for point in plane.points if point.variant == baseline
+    ]
     bests = [max(values) for values in qualities.values()]
-    best, least = max(bests), min([*bests, *own])
+    best, least = max(bests), min([*bests, *qualities_of_baseline])
     floor = least - _BELOW * (best - least)
     lowest = min(value for values in qualities.values() for value in values if value >= floor)
     room = max(0.08 * (best - lowest), abs(best) * 1e-4, 1e-9)
@@ -125,18 +127,17 @@ def _axes(plane: Plane, heights: tuple[float, float], costs: tuple[float, float]
     # Ticks of quality with a line through the plane, and of cost without: the eye compares
     # heights.
     for tick in _ticks(low, high):
-        y = _BOTTOM - (tick - low) / (high - low) * (_BOTTOM - _TOP)
+        down = _BOTTOM - (tick - low) / (high - low) * (_BOTTOM - _TOP)
         text = escape(
             f"{_short(plane.way * tick / scale.divisor)}{' %' if scale.unit == '%' else ''}"
         )
-        body += f'<path class="rule" d="M{_LEFT:g} {y:.1f}H{_RIGHT:g}"/>'
-        body += (
-            f'<text class="soft" x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
-        )
+        body += f'<path class="rule" d="M{_LEFT:g} {down:.1f}H{_RIGHT:g}"/>'
+        place = f'x="{_LEFT - 6:g}" y="{down + 4:.1f}"'
+        body += f'<text class="soft" {place} text-anchor="end">{text}</text>'
     for tick in _ticks(least, most):
-        x = _LEFT + 8 + (tick - least) / (most - least) * (_RIGHT - _LEFT - 16)
+        across = _LEFT + 8 + (tick - least) / (most - least) * (_RIGHT - _LEFT - 16)
         body += (
-            f'<text class="soft" x="{x:.1f}" y="{_BOTTOM + 16:g}"'
+            f'<text class="soft" x="{across:.1f}" y="{_BOTTOM + 16:g}"'
             f' text-anchor="middle">{_short(tick)}</text>'
         )
     return body + f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{_BOTTOM:g}H{_RIGHT:g}"/>'
@@ -169,15 +170,15 @@ def _legend(
     shapes = [
         ('class="soft"', _SHAPES[place % len(_SHAPES)], form) for place, form in enumerate(forms)
     ]
-    body, y = "", _BOTTOM + 36
+    body, down = "", _BOTTOM + 36
     for group in (entries, shapes):
-        x = 8.0
+        across = 8.0
         for look, shape, text in group:
             wide = 7.0 * len(text) + 30
-            if x + wide > 478 and x > 8:
-                x, y = 8.0, y + 17
-            body += f'<path {look} d="{shape.format(x=f"{x + 6:.1f}", y=f"{y - 4:g}")}"/>'
-            body += f'<text x="{x + 16:.1f}" y="{y:g}">{escape(text)}</text>'
-            x += wide
-        y += 17
-    return body, y - 8
+            if across + wide > 478 and across > 8:
+                across, down = 8.0, down + 17
+            body += f'<path {look} d="{shape.format(x=f"{across + 6:.1f}", y=f"{down - 4:g}")}"/>'
+            body += f'<text x="{across + 16:.1f}" y="{down:g}">{escape(text)}</text>'
+            across += wide
+        down += 17
+    return body, down - 8

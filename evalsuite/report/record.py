@@ -105,7 +105,9 @@ def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
     for column, names in wanted.items():
         rest = [name for name in frame[column].unique() if name not in names]
         # Without a recorded order, the order of the rows is all there is.
-        order = {name: i for i, name in enumerate([*names, *(sorted(rest) if names else rest)])}
+        order = {
+            name: rank for rank, name in enumerate([*names, *(sorted(rest) if names else rest)])
+        }
         ranks[column] = frame[column].map(order)
     places = ranks.sort_values(["workload", "variant", "seed", "step"], kind="stable").index
     return frame.loc[places].reset_index(drop=True)

@@ -199,7 +199,7 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     if kind is Kind.UNKNOWN:
         # What is no chance by its own interval comes first, the largest at the top; clocks last.
         leads.sort(key=lambda pair: (bool(pair[0].cell.clock), -_weight_alone(pair[0])))
-    yield from (_item(lead, own) for lead, own in leads)
+    yield from (_item(lead, group) for lead, group in leads)
     # 2. Questions without any, grouped by the reason that they share.
     bare = [one for statements in parts for one in statements if one.cell.estimate is None]
     questions = {group[0].row.endpoint.question for group in valued}

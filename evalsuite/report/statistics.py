@@ -199,10 +199,12 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
     """
     every = list(p_values)
     # The smallest of m p values times m, the next times m - 1, and so on; none below one before it.
-    tests = sorted((p, i) for i, p in enumerate(every) if p is not None)
+    tests = sorted((p, place_in_list) for place_in_list, p in enumerate(every) if p is not None)
     steps = (min(1.0, (len(tests) - place) * p) for place, (p, _) in enumerate(tests))
-    adjusted = dict(zip((i for _, i in tests), accumulate(steps, max), strict=True))
-    return [adjusted.get(i) for i in range(len(every))]
+    adjusted = dict(
+        zip((place_in_list for _, place_in_list in tests), accumulate(steps, max), strict=True)
+    )
+    return [adjusted.get(place_in_list) for place_in_list in range(len(every))]
 
 
 def after_holm(p_values: Iterable[float | None]) -> str:

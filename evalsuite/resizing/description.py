@@ -91,27 +91,27 @@ class Description(_Record):
         return {**plain, "checksum": checksum(plain)}
 
     @classmethod
-    def from_json(cls, found: object) -> Description:
+    def from_json(cls, value: object) -> Description:
         """What `to_json` gave. Raises ValueError: it is something else, of another version, or
         was changed since.
         """
         # 1. A description, of a format that this version reads.
-        if not isinstance(found, dict) or "format" not in found:
+        if not isinstance(value, dict) or "format" not in value:
             raise ValueError(
                 "is no description of a saved module: it names no format; save the module again"
             )
-        if found["format"] != 1 or isinstance(found["format"], bool):
+        if value["format"] != 1 or isinstance(value["format"], bool):
             raise ValueError(
-                f"has format {str(found['format'])[:40]!a}, this version reads 1: save the module"
+                f"has format {str(value['format'])[:40]!a}, this version reads 1: save the module"
                 " again, or update"
             )
         # 2. Its fields, and its checksum over them.
-        plain = {key: value for key, value in found.items() if key != "checksum"}
+        plain = {key: value for key, value in value.items() if key != "checksum"}
         try:
             description = cls.model_validate(plain)
         except (ValidationError, RecursionError) as error:
             raise ValueError(f"is damaged: {_first(error)}; save the module again") from error
-        if found.get("checksum") != checksum(plain):
+        if value.get("checksum") != checksum(plain):
             raise ValueError(
                 "was changed since it was written: its checksum differs; save the module again"
             )
@@ -146,15 +146,15 @@ def describe(module: nn.Module, sha256: str, *, owners_only: bool = False) -> De
     # and which tensors it lacks.
     layers = {}
     for path, layer in module.named_modules(remove_duplicate=False):
-        own = own_sites(path, layer)
+        sites_of_layer = own_sites(path, layer)
         layers[path] = LayerRecord(
-            kind=type(layer).__name__ if own or not owners_only else None,
+            kind=type(layer).__name__ if sites_of_layer or not owners_only else None,
             sizes={
-                key: list(each) if isinstance(each, tuple) else each
-                for key, each in sizes(layer).items()
+                key: list(size) if isinstance(size, tuple) else size
+                for key, size in sizes(layer).items()
             },
             constants=constants(layer),
-            absent=sorted(site.attribute for site in own if site.tensor is None),
+            absent=sorted(site.attribute for site in sites_of_layer if site.tensor is None),
         )
     return Description(sha256=sha256, tensors=tensors, ties=ties, layers=layers)
 
@@ -167,11 +167,13 @@ def own_sites(path: str, layer: nn.Module) -> list[Site]:
             " tensor"
         )
     persistent = {
-        key: each
-        for key, each in layer._buffers.items()
+        key: buffer
+        for key, buffer in layer._buffers.items()
         if key not in layer._non_persistent_buffers_set
     }
-    sites = [Site(path, layer, key, each) for key, each in (layer._parameters | persistent).items()]
+    sites = [
+        Site(path, layer, key, tensor) for key, tensor in (layer._parameters | persistent).items()
+    ]
     for site in sites:
         if site.tensor is not None and is_lazy(site.tensor):
             raise ValueError(f"{site.name} has no shape yet: call the lazy module once before")
@@ -233,12 +235,12 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def sizes(layer: nn.Module) -> dict[str, int | tuple[int, ...]]:
     """The public integers, and tuples of integers, among the attributes of the layer itself."""
     return {
-        key: tuple(each) if isinstance(each, tuple) else each
-        for key, each in vars(layer).items()
+        key: tuple(value) if isinstance(value, tuple) else value
+        for key, value in vars(layer).items()
         if re.fullmatch(_PUBLIC, key)
         and (
-            _is_integer(each)
-            or (isinstance(each, tuple) and all(_is_integer(part) for part in each))
+            _is_integer(value)
+            or (isinstance(value, tuple) and all(_is_integer(part) for part in value))
         )
     }
 
@@ -254,10 +256,10 @@ def constants(layer: nn.Module) -> dict[str, float | str]:
     if "drop" in type(layer).__name__.lower():
         return {}
     return {
-        key: each
-        for key, each in vars(layer).items()
+        key: value
+        for key, value in vars(layer).items()
         if re.fullmatch(_PUBLIC, key)
-        and (type(each) is str or (type(each) is float and not math.isnan(each)))
+        and (type(value) is str or (type(value) is float and not math.isnan(value)))
         # What only training uses, and what a model is called, may differ.
         and "drop" not in key
         and key not in ("momentum", "name", "name_or_path")

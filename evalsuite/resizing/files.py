@@ -190,13 +190,13 @@ def parsed_json(data: bytes) -> Any:
 def _read_description(path: Path) -> Description:
     data = _read(path, LARGEST_JSON)
     try:
-        found = parsed_json(data)
+        document = parsed_json(data)
     except ValueError as error:
         raise ValueError(
             f"{path}: is no JSON, or cut off ({type(error).__name__}); save the module again"
         ) from error
     try:
-        return Description.from_json(found)
+        return Description.from_json(document)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -236,12 +236,14 @@ def _check_equal(module: nn.Module, restored: nn.Module, example: Example | None
     if example is None:
         return
     # 2. The outputs: they show what is neither a tensor nor a number of a layer.
-    expected, found = (_outputs(each, example) for each in (duplicate(module).eval(), restored))
+    expected, restored_outputs = (
+        _outputs(module_of_two, example) for module_of_two in (duplicate(module).eval(), restored)
+    )
     if not expected:
         raise ValueError(
             f"{type(module).__name__} gave no tensor for the example: nothing can be compared"
         )
-    if len(expected) != len(found) or not all(map(_equal, expected, found)):
+    if len(expected) != len(restored_outputs) or not all(map(_equal, expected, restored_outputs)):
         raise ValueError(
             f"{type(module).__name__} read back computes something else than the one in memory:"
             " something that is neither a tensor nor a number or text attribute of a layer differs"

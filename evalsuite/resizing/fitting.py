@@ -82,12 +82,12 @@ def _check_layers(module: nn.Module, saved: dict[str, LayerRecord]) -> None:
 
 
 def _check_constants(path: str, layer: nn.Module, saved: LayerRecord) -> None:
-    own = vars(layer)
+    attributes = vars(layer)
     for name, was in saved.constants.items():
         # A layer of another class may compute the same without it.
-        if saved.kind is None and name not in own:
+        if saved.kind is None and name not in attributes:
             continue
-        now = own.get(name)
+        now = attributes.get(name)
         if not isinstance(now, (int, float, str)) or now != was:
             state = ascii(now) if isinstance(now, (int, float, str)) else "no number or text"
             raise ValueError(
@@ -139,9 +139,9 @@ def _check_ties(module: nn.Module, description: Description, names: set[str]) ->
 def _together(label: dict[str, str]) -> dict[str, frozenset[str]]:
     """For each name those with the same label, itself among them."""
     members: dict[str, set[str]] = {}
-    for name, each in label.items():
-        members.setdefault(each, set()).add(name)
-    return {name: frozenset(members[each]) for name, each in label.items()}
+    for name, group in label.items():
+        members.setdefault(group, set()).add(name)
+    return {name: frozenset(members[group]) for name, group in label.items()}
 
 
 def _check_tensor(site: Site, saved: torch.Tensor) -> None:
@@ -225,15 +225,15 @@ def _set_sizes(path: str, layer: nn.Module, saved: LayerRecord) -> None:
 def _repeat_shapes(path: str, layer: nn.Module) -> None:
     """Let the layers of torch repeat the shapes of their tensors, whatever was saved."""
     # The weight of weight_norm and the like is computed.
-    own = vars(layer)
-    if "weight" in own:
+    attributes = vars(layer)
+    if "weight" in attributes:
         return  # computed before each call, so it has its new shape only then
     if isinstance(layer, (nn.Linear, _ConvNd, nn.Embedding)) and layer.weight is None:
         raise ValueError(
             f"{_dotted(path, 'weight')} was not saved: a {type(layer).__name__} needs it"
         )
     if isinstance(layer, nn.Linear):
-        own["out_features"], own["in_features"] = layer.weight.shape
+        attributes["out_features"], attributes["in_features"] = layer.weight.shape
         _check_shapes(path, layer, (layer.out_features,), "bias")
     elif isinstance(layer, _ConvNd):
         first, second = layer.weight.shape[:2]
@@ -243,25 +243,25 @@ def _repeat_shapes(path: str, layer: nn.Module) -> None:
         narrow, wide = (
             ("in_channels", "out_channels") if transposed else ("out_channels", "in_channels")
         )
-        own[narrow], own[wide] = first, second * layer.groups
+        attributes[narrow], attributes[wide] = first, second * layer.groups
         _check_shapes(path, layer, (layer.out_channels,), "bias")
     elif isinstance(layer, _NormBase):
         tensor = layer.weight if layer.weight is not None else layer.running_mean
-        own["num_features"] = layer.num_features if tensor is None else tensor.numel()
+        attributes["num_features"] = layer.num_features if tensor is None else tensor.numel()
         _check_shapes(
             path, layer, (layer.num_features,), "weight", "bias", "running_mean", "running_var"
         )
     elif isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
         if layer.weight is not None:
-            own["normalized_shape"] = tuple(layer.weight.shape)
+            attributes["normalized_shape"] = tuple(layer.weight.shape)
         _check_shapes(path, layer, layer.normalized_shape, "bias")
     elif isinstance(layer, nn.GroupNorm):
         if layer.weight is not None:
-            own["num_channels"] = layer.weight.numel()
+            attributes["num_channels"] = layer.weight.numel()
             _check_divides(path, "num_groups", layer.num_groups, layer.num_channels)
         _check_shapes(path, layer, (layer.num_channels,), "bias")
     elif isinstance(layer, nn.Embedding):
-        own["num_embeddings"], own["embedding_dim"] = layer.weight.shape
+        attributes["num_embeddings"], attributes["embedding_dim"] = layer.weight.shape
 
 
 def _check_shapes(path: str, layer: nn.Module, width: tuple[int, ...], *names: str) -> None:

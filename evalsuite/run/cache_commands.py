@@ -73,8 +73,8 @@ def gc(
             stop(f"--keep {run}: no run is there, since it has no {JOURNAL}")
     folder = cache_in(cache)
     removed = collect(folder, days, used_by(keep or []), dry=dry_run)
-    for each in removed:
-        say(each.line())
+    for entry in removed:
+        say(entry.line())
     said = "would be removed" if dry_run else "removed"
     say(
         f"{len(removed)} jobs, {sum(held.size for held in removed) / 2**20:.1f} MiB {said} from"
@@ -90,9 +90,9 @@ def verify(cache: CacheFolder = None) -> None:
     from evalsuite.run.inventory import damaged
 
     folder = cache_in(cache)
-    count, found = sum(1 for _ in folder.homes()), damaged(folder)
-    for each in found:
-        say(f"{each.key} was damaged, and is removed: its job runs again where it is needed")
-    say(f"{count - len(found)} of {count} jobs are whole in {folder.folder}")
-    if found:
+    count, broken = sum(1 for _ in folder.homes()), damaged(folder)
+    for entry in broken:
+        say(f"{entry.key} was damaged, and is removed: its job runs again where it is needed")
+    say(f"{count - len(broken)} of {count} jobs are whole in {folder.folder}")
+    if broken:
         raise typer.Exit(1)

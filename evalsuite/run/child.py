@@ -115,8 +115,8 @@ def read_outcome(folder: Path) -> Found:
 
 def validated(kind: type[_Kind], text: str | bytes) -> _Kind:
     """What JSON says of a dataclass of that kind. Raises ValueError where it is none."""
-    found: _Kind = _adapter(cast("Any", kind)).validate_json(text, strict=True)
-    return found
+    value: _Kind = _adapter(cast("Any", kind)).validate_json(text, strict=True)
+    return value
 
 
 @cache
@@ -148,8 +148,8 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
     def text(found: Found) -> str:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         seconds = round(time.perf_counter() - started - waited, 3)
-        told: dict[str, Any] = {"commit": assignment.commit, "conditions": assignment.conditions}
-        whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), **told)
+        record: dict[str, Any] = {"commit": assignment.commit, "conditions": assignment.conditions}
+        whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), **record)
         # What is no Unicode, as half of a surrogate pair in a file's name, becomes "?": no reader
         # takes it.
         written = json.dumps(asdict(whole), allow_nan=False, ensure_ascii=False)
@@ -157,13 +157,13 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
 
     # 1. What the job reads besides its inputs is noted as it runs: it belongs to what its result
     # depends on.
-    own = [
+    files = [
         assignment.scratch,
         assignment.log.parent,
         *([assignment.network] if assignment.network else []),
     ]
-    own += getattr(assignment.job.workload.target, "covered", [])
-    reading = Reading(assignment.job.plugins, *own)
+    files += getattr(assignment.job.workload.target, "covered", [])
+    reading = Reading(assignment.job.plugins, *files)
     # 2. Run it. A refusal and an error are outcomes too, each a row with its reason; only a full
     # disk is none of the job's.
     try:
@@ -236,7 +236,9 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     name = f"{job.workload.name}/{job.variant.name}/{job.seed}"
     started = time.perf_counter()
     # 2. Train or treat it, and save it for the steps that take it.
-    network, made = make_network(workload, data, job.variant.target, job.seed, name=name, base=base)
+    network, made_network = make_network(
+        workload, data, job.variant.target, job.seed, name=name, base=base
+    )
     seconds = time.perf_counter() - started
     folder = assignment.scratch / NETWORK
     save_network(network, folder, workload)
@@ -245,8 +247,11 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
         keep_exported(load_network(folder, workload, data), folder)
     # 3. Rows about the making: the validation data, and what was learnt; test data are for the
     # steps.
-    found = [*_training(made, seconds, workload, data.task), *learnt_parameters(network.module)]
-    rows = _rows([*_validation(network, data), *found], labels)
+    metrics = [
+        *_training(made_network, seconds, workload, data.task),
+        *learnt_parameters(network.module),
+    ]
+    rows = _rows([*_validation(network, data), *metrics], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
     return Found(Status.OK, rows, network=digest_network(folder), samples=samples)
@@ -255,8 +260,10 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
 def _validation(network: Network, data: Data) -> list[Metric]:
     from evalsuite.tasks import score
 
-    found = score(network.module, data.validation)
-    return [replace(metric, name=f"validation_{metric.name}") for metric in found.metrics]
+    validation_score = score(network.module, data.validation)
+    return [
+        replace(metric, name=f"validation_{metric.name}") for metric in validation_score.metrics
+    ]
 
 
 def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:

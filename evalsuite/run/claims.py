@@ -91,10 +91,10 @@ class Claims:
             if not claim.samefile(mine):
                 # 2. Another has the claim. Where that run is dead, move the claim aside, which
                 # one run alone can do as well, and claim the job anew.
-                told, grave = claim.read_bytes(), mine.with_name(f"{mine.name}-{claim.name}")
+                content, grave = claim.read_bytes(), mine.with_name(f"{mine.name}-{claim.name}")
                 # of a damaged claim, no place's
-                name = re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"
-                if self._lives(mine.parent.parent / name) or not _bury(claim, told, grave):
+                name = re.sub(r"[/\0]", "?", content.decode(errors="replace")) or "?"
+                if self._lives(mine.parent.parent / name) or not _bury(claim, content, grave):
                     return False
                 os.link(mine, claim)
         except FileNotFoundError:

@@ -88,8 +88,10 @@ class _Cluster(Executor):
         ended = []
         for key in self.orders.answered():
             if key in self._posted and (entry := self.orders.take_answer(key)) is not None:
-                found = Found(**{field.name: getattr(entry, field.name) for field in fields(Found)})
-                ended.append((self._posted.pop(key), found))
+                outcome = Found(
+                    **{field.name: getattr(entry, field.name) for field in fields(Found)}
+                )
+                ended.append((self._posted.pop(key), outcome))
         # 2. Tasks that have ended without an answer: after a while, since a network disk may show
         # a file later than its scheduler tells the end.
         for key in tuple(self._posted):
@@ -270,10 +272,10 @@ class Dask(_Cluster):
     @cached_property
     def _hosts(self) -> Mapping[str, list[str]]:
         """The workers' addresses by the machines' names."""
-        found: dict[str, list[str]] = defaultdict(list)
+        hosts: dict[str, list[str]] = defaultdict(list)
         for address, host in self._connected().run(platform.node).items():
-            found[host].append(address)
-        return found
+            hosts[host].append(address)
+        return hosts
 
     def _submit(self, assignment: Assignment) -> None:
         places = (
@@ -301,10 +303,10 @@ class Dask(_Cluster):
         """
         super().stop()
         self._futures.clear()
-        for each in (self._client, self._cluster):
-            if each is not None:
+        for part in (self._client, self._cluster):
+            if part is not None:
                 with suppress(Exception):  # Dask may tell of its own end in any way.
-                    each.close(timeout=_LAG)
+                    part.close(timeout=_LAG)
         self._client = self._cluster = None
 
 
@@ -365,12 +367,12 @@ class Slurm(_Cluster):
 
         # Jobs are gathered, since a scheduler takes one array faster than many jobs.
         by_host: dict[str, list[Assignment]] = defaultdict(list)
-        for each in self._batch:
-            by_host[each.host].append(each)
+        for task in self._batch:
+            by_host[task.host].append(task)
         self._batch.clear()
         for host, batch in by_host.items():
             self._executor.update_parameters(**self._parameters(batch, host))
-            keys = [each.key for each in batch]
+            keys = [task.key for task in batch]
             try:
                 tasks = self._executor.map_array(
                     work_one, [str(self._folder)] * len(keys), keys, [True] * len(keys)

@@ -147,7 +147,7 @@ def execute(
         raise typer.Exit(128 + name) from None
     # 3. Say what became of the jobs.
     counts = record.jobs
-    left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
+    left = counts["total"] - sum(counts.get(status.value, 0) for status in Status)
     failed = sum(
         counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed")
     )
@@ -294,14 +294,14 @@ def run(
     read = parse_recipe(text) if "\n" in text else read_recipe(Path(text))
     folder = (Path(out) if out else Path("runs") / read.name).absolute()
     workers = workers_of(jobs, executor)
-    made = executor_of(
+    executor_chosen = executor_of(
         executor, read, folder, workers, scheduler=scheduler, insecure=insecure, options={}
     )
     run_recipe(
         read,
         folder,
         cache_in(Path(cache) if cache else None),
-        made,
+        executor_chosen,
         progress_of(progress),
         workers=workers,
         command="evalsuite.run",

@@ -24,10 +24,10 @@ def note_doubts(recipe: Recipe, out: Path) -> None:
         if rows.empty:
             continue
         try:
-            found = part.target.doubts(rows, recipe.baseline)
+            sentences = part.target.doubts(rows, recipe.baseline)
         except (ValueError, OSError):  # its data are gone since: what is known of it stays
             continue
-        keep_doubts(out, part.name, dict.fromkeys([*doubts_of(out, part.name), *found]))
+        keep_doubts(out, part.name, dict.fromkeys([*doubts_of(out, part.name), *sentences]))
 
 
 def doubts_of(out: Path, workload: str) -> list[str]:

@@ -100,8 +100,8 @@ def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for each in _ENDING:
-        signal.signal(each, _end)
+    for ending in _ENDING:
+        signal.signal(ending, _end)
     tree.adopt()
     try:
         with closing(Turn(assignment)) as turn:
@@ -166,11 +166,11 @@ class _Guard:
         may, self._may = os.pipe()
         self._kills = tree.kills()
         # 3. Fork the job, which closes all ends that are the guard's.
-        own = os.getpid()
+        own_id = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             signal.set_wakeup_fd(-1)
-            for each in (
+            for stream in (
                 self._wake,
                 wakes,
                 self._out,
@@ -179,10 +179,10 @@ class _Guard:
                 self._may,
                 line.fileno(),
             ):
-                os.close(each)
-            _work(assignment, turn, own, out, note, (waits, may))
-        for each in (out, note, waits, may):
-            os.close(each)
+                os.close(stream)
+            _work(assignment, turn, own_id, out, note, (waits, may))
+        for stream in (out, note, waits, may):
+            os.close(stream)
         self._log = Log(assignment.log)
         self._begun = time.monotonic()
         self._paused = 0.0  # since when; 0 while the job runs
@@ -282,14 +282,14 @@ class _Guard:
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == self._pid:
-                    self._code = os.waitstatus_to_exitcode(found[1])
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] == self._pid:
+                    self._code = os.waitstatus_to_exitcode(reaped[1])
 
     def clear(self) -> None:
         """Kill all that is left below, adopted processes too, and keep what they had printed."""
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)
+        for ending in _ENDING:
+            signal.signal(ending, signal.SIG_IGN)
         deadline = time.monotonic() + _PATIENCE
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
@@ -326,8 +326,8 @@ def _work(
         tree.die_with(guard)
         tree.limit_processor(assignment.job.time_limit)
         # 2. The signals as any program has them, and its output to the log.
-        for each in (signal.SIGCHLD, *_ENDING):
-            signal.signal(each, signal.SIG_DFL)
+        for signal_number in (signal.SIGCHLD, *_ENDING):
+            signal.signal(signal_number, signal.SIG_DFL)
         # Where memory runs out, the kernel is to take the job, not the run.
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")

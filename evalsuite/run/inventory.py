@@ -56,10 +56,10 @@ def inventory(cache: Cache) -> Iterator[Held]:
         files = [file for file in home.rglob("*") if file.is_file()]
         days = max(0.0, time.time() - home.stat().st_mtime) / _DAY
         try:
-            found = read_outcome(home)
+            outcome = read_outcome(home)
         except (OSError, ValueError):
-            found = None
-        yield Held(home, sum(file.stat().st_size for file in files), days, found)
+            outcome = None
+        yield Held(home, sum(file.stat().st_size for file in files), days, outcome)
 
 
 def used_by(runs: Collection[Path]) -> set[str]:
@@ -72,8 +72,8 @@ def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> l
     where it is `dry`.
     """
     old = [held for held in inventory(cache) if held.days >= days and held.key not in kept]
-    for each in () if dry else old:
-        shutil.rmtree(each.home, ignore_errors=True)
+    for entry in () if dry else old:
+        shutil.rmtree(entry.home, ignore_errors=True)
     return old
 
 
@@ -85,19 +85,19 @@ def damaged(cache: Cache) -> list[Held]:
 def told(held: Held) -> Iterator[str]:
     """All that is known of an entry, line by line, and whether it still counts."""
     yield held.line()
-    found = held.found
-    if found is None:
+    outcome = held.found
+    if outcome is None:
         return
     yield (
-        f"{found.status.value}, {len(found.rows)} rows, {found.seconds:g} s, {found.peak_mib:g} MiB"
-        " at most"
+        f"{outcome.status.value}, {len(outcome.rows)} rows, {outcome.seconds:g} s,"
+        f" {outcome.peak_mib:g} MiB at most"
     )
-    yield f"measured by {found.commit or 'an unknown commit'}"
-    yield from (f"{name}: {value}" for name, value in found.conditions.items())
-    yield from (f"read {name}" for name in found.read)
-    if found.network:
-        yield f"hands on the network {found.network[:12]}"
-    yield "holds" if unchanged(found.read) else "holds no more: what it read has changed since"
+    yield f"measured by {outcome.commit or 'an unknown commit'}"
+    yield from (f"{name}: {value}" for name, value in outcome.conditions.items())
+    yield from (f"read {name}" for name in outcome.read)
+    if outcome.network:
+        yield f"hands on the network {outcome.network[:12]}"
+    yield "holds" if unchanged(outcome.read) else "holds no more: what it read has changed since"
 
 
 def matching(cache: Cache, name: str) -> list[Held]:

@@ -172,7 +172,9 @@ class Processes(Executor):
             else []
         )
         ended = []
-        for child in [each for each in self._running if each.line in lines]:
+        for child in [
+            waiting_child for waiting_child in self._running if waiting_child.line in lines
+        ]:
             word = _word(child)
             if isinstance(word, str):
                 self._say_wait(child.assignment.job.id, word)
@@ -185,7 +187,7 @@ class Processes(Executor):
             # its job begins once more.
             child.line.close()
             self._running.remove(child)
-            self._gathered = [each for each in self._gathered if each is not child]
+            self._gathered = [gathered for gathered in self._gathered if gathered is not child]
             self._taking &= bool(self._gathered)
             if word is None and self._begun_again(child):
                 continue
@@ -348,12 +350,12 @@ def _server() -> int | None:
 def _server_end() -> str:
     pid = _server()
     try:
-        found = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        end = os.waitid(os.P_PID, pid or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (OSError, AttributeError):
-        found = None
-    if found is None:
+        end = None
+    if end is None:
         return f"ended {_ATTEMPTS} times as it began"
-    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(
+    how = _cause(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status).partition(
         " and "
     )[0]
     return f"{how} as it began, {_ATTEMPTS} times"

@@ -46,7 +46,7 @@ def check_disjoint(data: Data) -> None:
     for pair in combinations(PARTS, 2):
         smaller, larger = sorted(pair, key=lambda name: len(hashes[name]))
         known = set(hashes[larger])
-        shared, size = sum(each in known for each in hashes[smaller]), len(hashes[smaller])
+        shared, size = sum(digest in known for digest in hashes[smaller]), len(hashes[smaller])
         if shared and (shared > 2 + size / 100 or shared == size or _same_memory(data, pair)):
             raise ValueError(
                 f"the parts {pair[0]} and {pair[1]} share {shared} of {size} samples: {_CURE}"
@@ -54,12 +54,14 @@ def check_disjoint(data: Data) -> None:
 
 
 def _hashes(split: Split) -> list[int]:
-    targets = [each.tobytes() for each in split.targets.detach().numpy()]
+    targets = [target.tobytes() for target in split.targets.detach().numpy()]
     known: Sequence[object] | None = split.keys
     if known is None and not isinstance(split.inputs, torch.Tensor):
         known = split.inputs.identities()
-    own = known or (content for inputs, _ in split.batches(_BATCH) for content in contents(inputs))
-    return [hash(each) for each in zip(own, targets, strict=True)]
+    inputs_of_samples = known or (
+        content for inputs, _ in split.batches(_BATCH) for content in contents(inputs)
+    )
+    return [hash(pair) for pair in zip(inputs_of_samples, targets, strict=True)]
 
 
 def _same_memory(data: Data, pair: tuple[str, str]) -> bool:
@@ -109,12 +111,12 @@ def make_network(
     setup = Setup(workload, data.train, data.calibration, seed, check, validate)
     if variant.base and base is None:
         base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
-    made = variant.make(setup, base)
+    made_network = variant.make(setup, base)
     if variant.executes:
-        check_executes(made.module, variant.executes, (data.train.first(2),))
-    module = made.module.eval()
+        check_executes(made_network.module, variant.executes, (data.train.first(2),))
+    module = made_network.module.eval()
     deployed = module.path if isinstance(module, OnnxNetwork) else None
-    return network_of(name, module, data, made.unswapped, deployed=deployed), made
+    return network_of(name, module, data, made_network.unswapped, deployed=deployed), made_network
 
 
 def make_bench(

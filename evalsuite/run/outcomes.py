@@ -27,24 +27,24 @@ def stored(cache: Cache, key: str) -> tuple[Path, Found] | None:
     """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
     for home in cache.candidates(key):
         try:
-            found = read_outcome(home)
+            outcome = read_outcome(home)
         except (OSError, ValueError):
             shutil.rmtree(home, ignore_errors=True)
             continue
-        if unchanged(found.read):
-            return home, found
+        if unchanged(outcome.read):
+            return home, outcome
     return None
 
 
-def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
+def keep(cache: Cache, assignment: Assignment, outcome: Found) -> Found:
     """The outcome as it stands from now on: in the cache where it is final, and nowhere else.
 
     A worker elsewhere has kept it already, and nothing is in the job's folder here.
     """
-    if found.final and edited(*code_of(assignment.job)):
+    if outcome.final and edited(*code_of(assignment.job)):
         # Nobody knows whether it ran the code that its key is of, or the code after it.
-        found = failed(assignment, Status.FAILED, _EDITED, found.seconds)
-    if found.final and (assignment.scratch / OUTCOME).is_file():
+        outcome = failed(assignment, Status.FAILED, _EDITED, outcome.seconds)
+    if outcome.final and (assignment.scratch / OUTCOME).is_file():
         if (known := stored(cache, assignment.key)) is not None:  # another run was faster
             shutil.rmtree(assignment.scratch, ignore_errors=True)
             return known[1]
@@ -52,9 +52,11 @@ def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
             shutil.rmtree(home, ignore_errors=True)  # what it read has changed
         return read_outcome(cache.store(assignment.key, assignment.scratch))
     shutil.rmtree(assignment.scratch, ignore_errors=True)
-    if found.final:
+    if outcome.final:
         kept = stored(cache, assignment.key)
-        return kept[1] if kept else failed(assignment, Status.FAILED, _NOT_SHARED, found.seconds)
-    if found.status is Status.OK:
-        found = replace(found, network="", handover="a metric failed, so its network is not kept")
-    return found
+        return kept[1] if kept else failed(assignment, Status.FAILED, _NOT_SHARED, outcome.seconds)
+    if outcome.status is Status.OK:
+        outcome = replace(
+            outcome, network="", handover="a metric failed, so its network is not kept"
+        )
+    return outcome

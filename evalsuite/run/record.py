@@ -128,16 +128,18 @@ class RunRecord:
         """Whether it is of that recipe with as many seeds or fewer; with `grown`, of that recipe
         with more.
         """
-        own, other = set(self.seeds), set(recipe.seeds)
-        nested = own > other if grown else own <= other
+        seeds, other = set(self.seeds), set(recipe.seeds)
+        nested = seeds > other if grown else seeds <= other
         return nested and replace(recipe, seeds=tuple(self.seeds)).digest == self.digest
 
     def again(self, known: RunRecord) -> RunRecord:
         """The record of a run that goes on where an earlier call of it has left off."""
         noted = {
-            name: {"notes": told["notes"]} for name, told in known.data.items() if "notes" in told
+            name: {"notes": entry["notes"]}
+            for name, entry in known.data.items()
+            if "notes" in entry
         }
-        data = {name: {**noted.get(name, {}), **told} for name, told in self.data.items()}
+        data = {name: {**noted.get(name, {}), **entry} for name, entry in self.data.items()}
         return replace(self, started=known.started, machine=known.machine, data=data)
 
     def end(
@@ -168,7 +170,7 @@ class RunRecord:
             seconds=round(sum(entry.seconds for entry in entries), 1),
             peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
             source=source_of(codes)
-            if (codes := [each for entry in entries if (each := entry.inputs.get("code"))])
+            if (codes := [code for entry in entries if (code := entry.inputs.get("code"))])
             else self.source,
             **(
                 commit_of(commits)
@@ -186,8 +188,8 @@ def source_of(digests: Iterable[str]) -> str:
 def commit_of(commits: Iterable[str]) -> dict[str, Any]:
     """The entries `commit` and `dirty` of checkouts: of several, all of their commits."""
     every = sorted(set(commits))
-    names = dict.fromkeys(each.removesuffix("-dirty") for each in every)
-    return {"commit": ", ".join(names), "dirty": any(each.endswith("-dirty") for each in every)}
+    names = dict.fromkeys(commit.removesuffix("-dirty") for commit in every)
+    return {"commit": ", ".join(names), "dirty": any(commit.endswith("-dirty") for commit in every)}
 
 
 def _help(part: Part, treated: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -202,7 +204,9 @@ def _treated(workload: Part, jobs: Iterable[Job]) -> dict[str, str]:
     """The options whose values are not the same in all of its jobs, and what they go by."""
     met = [options_of(job.workload) for job in jobs if job.workload.name == workload.name]
     by = {"learning_rate": "by variant", "split": "by seed"}
-    return {name: text for name, text in by.items() if len({each.get(name) for each in met}) > 1}
+    return {
+        name: text for name, text in by.items() if len({options.get(name) for options in met}) > 1
+    }
 
 
 def now() -> str:
@@ -277,13 +281,13 @@ def conditions(workers: int) -> dict[str, Any]:
     }
 
 
-def merged_conditions(found: list[dict[str, Any]]) -> dict[str, Any]:
+def merged_conditions(conditions: list[dict[str, Any]]) -> dict[str, Any]:
     """The conditions of all jobs: where they differ, every value; of the dates the first and the
     last.
     """
     merged: dict[str, Any] = {}
-    for name in dict.fromkeys(name for each in found for name in each):
-        values = sorted({each[name] for each in found if name in each}, key=str)
+    for name in dict.fromkeys(name for condition in conditions for name in condition):
+        values = sorted({condition[name] for condition in conditions if name in condition}, key=str)
         kept = [values[0], values[-1]] if name == MEASURED else values
         merged[name] = (
             values[0]

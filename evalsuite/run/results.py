@@ -39,15 +39,15 @@ def write_results(jobs: Iterable[Job], entries: Mapping[str, Entry], path: Path)
     """Write the rows of the jobs that are shown and have an entry, in order, whole or not at
     all.
     """
-    found = []
+    rows_read = []
     for job, entry in ((job, entries[job.id]) for job in jobs if job.shown and job.id in entries):
         source, host = entry.inputs.get("code", ""), str(entry.conditions.get("host", ""))
         parts = (job.step.part if job.step else job.variant, job.variant, job.workload)
         uses = job.workload.use, job.variant.use
-        found.append(
+        rows_read.append(
             (Origin(*uses, entry.commit, source, host, *map(options_of, parts)), entry.rows)
         )
-    write_parquet(found, path)
+    write_parquet(rows_read, path)
 
 
 def catch_up(out: Path) -> None:
@@ -124,8 +124,8 @@ def _same(job: Job, entry: Entry, network: str) -> bool:
     except (DataError, OSError):  # what can be told without the data
         now = {**entry.inputs, "network": network, "code": digest(*code_of(job))}
     before, now = (
-        {key: value for key, value in each.items() if key not in _MACHINE}
-        for each in (entry.inputs, now)
+        {key: value for key, value in code.items() if key not in _MACHINE}
+        for code in (entry.inputs, now)
     )
     return before == now and unchanged(entry.read)
 
@@ -194,11 +194,14 @@ class Standing:
         if self.lack:
             return self.lack
         total = self.same + self.other + self.unrecorded
-        told = [f"{self.same} of {total} jobs by today's source"]
-        told += [f"{self.other} by another"] if self.other else []
-        told += [f"{self.unrecorded} without a recorded source"] if self.unrecorded else []
+        counted = [f"{self.same} of {total} jobs by today's source"]
+        counted += [f"{self.other} by another"] if self.other else []
+        counted += [f"{self.unrecorded} without a recorded source"] if self.unrecorded else []
         return "; ".join(
-            [", ".join(told), *([f"measured at {', '.join(self.commits)}"] if self.commits else [])]
+            [
+                ", ".join(counted),
+                *([f"measured at {', '.join(self.commits)}"] if self.commits else []),
+            ]
         )
 
 
@@ -238,12 +241,16 @@ def standing(folder: Path) -> Standing:
         )
     except (RecipeError, OSError, ValueError) as error:
         return Standing(folder, lack=f"today's code does not read it: {str(error).splitlines()[0]}")
-    found = {f"{row['workload']}/{row['variant']}/{row['seed']}/{row['step']}": row for row in rows}
-    told = [(found.get(job.id, {}).get("source") or "", digest(*code_of(job))) for job in jobs]
+    row_of_job = {
+        f"{row['workload']}/{row['variant']}/{row['seed']}/{row['step']}": row for row in rows
+    }
+    sources = [
+        (row_of_job.get(job.id, {}).get("source") or "", digest(*code_of(job))) for job in jobs
+    ]
     return Standing(
         folder,
-        sum(then == now for then, now in told),
-        sum(bool(then) and then != now for then, now in told),
-        sum(not then for then, _ in told),
+        sum(then == now for then, now in sources),
+        sum(bool(then) and then != now for then, now in sources),
+        sum(not then for then, _ in sources),
         tuple(sorted({str(row["commit"]) for row in rows if row["commit"]})),
     )

@@ -218,8 +218,8 @@ class _Run:
                 ended = self._executor.wait(0.0 if self._ready else 1.0)
                 if ended and not self._executor.remote:
                     self._let_times_be_taken()
-                for assignment, found in ended:
-                    self._finish(assignment, found)
+                for assignment, outcome in ended:
+                    self._finish(assignment, outcome)
                 # Jobs that other runs do now give no signal: they are asked for again after a
                 # pause.
                 if self._elsewhere and time.monotonic() - begun < _PAUSE:
@@ -256,9 +256,7 @@ class _Run:
             # networks are all there, is not loaded again.
             check = getattr(part.target, "check", None)
             first = [
-                each
-                for each in self._state.jobs
-                if each.workload.name == part.name and not each.needs
+                job for job in self._state.jobs if job.workload.name == part.name and not job.needs
             ]
             first = [job for job in first if job.id in self._wanted]
             known = "notes" in self._record.data[part.name]
@@ -266,8 +264,7 @@ class _Run:
                 check is None
                 or not first
                 or (
-                    known
-                    and all(self._state.settle(each, self._state.inputs(each)) for each in first)
+                    known and all(self._state.settle(job, self._state.inputs(job)) for job in first)
                 )
             ):
                 continue
@@ -310,7 +307,7 @@ class _Run:
         """
         together = [*map(self._job, self._running), self._queue[self._alone[0]]]
         beside = self._executor.free > 0 and all(
-            each.timed and not each.exclusive for each in together
+            job.timed and not job.exclusive for job in together
         )
         return beside or not self._running
 
@@ -319,7 +316,9 @@ class _Run:
 
     @property
     def _free(self) -> int:
-        alone = not self._executor.remote and any(self._job(each).timed for each in self._running)
+        alone = not self._executor.remote and any(
+            self._job(running).timed for running in self._running
+        )
         return 0 if alone or self._due else self._executor.free
 
     def _job(self, name: str) -> Job:
@@ -395,7 +394,7 @@ class _Run:
             raise RunError(f"the network of {needed} cannot be stored in {self._cache.folder}")
         self._state.forced[needed] = self._state.entries[needed].network
         self._forget(needed)
-        self._take_back({each.id for each in self._state.followers[needed]})
+        self._take_back({follower.id for follower in self._state.followers[needed]})
         heappush(self._ready, self._places[needed])
 
     def _take_back(self, jobs: set[str]) -> None:
@@ -414,7 +413,7 @@ class _Run:
         del self._state.entries[job]
         self._left[_kind(self._job(job))] += 1
 
-    def _finish(self, assignment: Assignment, found: Found) -> None:
+    def _finish(self, assignment: Assignment, outcome: Found) -> None:
         job, inputs = assignment.job, self._inputs.pop(assignment.job.id)
         self._running.remove(job.id)
         self._hosts.end(job)
@@ -424,10 +423,10 @@ class _Run:
                 shutil.rmtree(assignment.scratch, ignore_errors=True)
                 heappush(self._ready, self._places[job.id])
                 return
-            found = keep(self._cache, assignment, found)
+            outcome = keep(self._cache, assignment, outcome)
         finally:
             self._claims.release(assignment.key)
-        entry = entry_of(job, assignment.key, inputs, found, cached=False)
+        entry = entry_of(job, assignment.key, inputs, outcome, cached=False)
         self._drop_dependents(entry)
         self._keep(job, entry)
 
@@ -459,9 +458,9 @@ class _Run:
             self._journal.append(entry)
         self._left[_kind(job)] -= 1
         # Jobs that take this one's network can be looked at now.
-        for each in self._state.followers.get(job.id, ()):
-            if each.id not in self._state.entries and each.id not in self._inputs:
-                heappush(self._ready, self._places[each.id])
+        for follower in self._state.followers.get(job.id, ()):
+            if follower.id not in self._state.entries and follower.id not in self._inputs:
+                heappush(self._ready, self._places[follower.id])
         left = {kind: count for kind, count in self._left.items() if count > 0}
         self._progress.update(
             entry, len(self._state.entries), len(self._state.jobs), left, self._workers

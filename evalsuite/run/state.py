@@ -56,7 +56,7 @@ class Choice:
         if not self.only:
             return {job.id for job in jobs}
         known = {job.id: job for job in jobs}
-        found: set[str] = set()
+        names: set[str] = set()
         # 1. The jobs that fit a pattern.
         for pattern in self.only:
             fitting = [job.id for job in jobs if fnmatchcase(job.id, pattern)]
@@ -66,15 +66,15 @@ class Choice:
                     f"--only {pattern!r} fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as"
                     f" {example}"
                 )
-            found.update(fitting)
+            names.update(fitting)
         # 2. What these need, and what that needs in turn.
-        waiting = list(found)
+        waiting = list(names)
         while waiting:
             needed = known[waiting.pop()].needs
-            if needed and needed not in found:
-                found.add(needed)
+            if needed and needed not in names:
+                names.add(needed)
                 waiting.append(needed)
-        return found
+        return names
 
     def workloads(self, jobs: Sequence[Job]) -> set[str]:
         """The names of the workloads of the wanted jobs. Raises ValueError: a pattern fits no
@@ -94,14 +94,14 @@ def seeds_of(text: str) -> list[int]:
     Raises:
         ValueError: it is none of these.
     """
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
-        told = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
-        first, last = (int(told[1]), int(told[2] or told[1])) if told else (1, 0)
+        match = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 0 <= last - first < _MOST:
             raise ValueError(f"--seeds takes numbers and ranges, as 0-9 or 0-4,7; got {text!r}")
-        found += range(first, last + 1)
-    return found
+        seeds += range(first, last + 1)
+    return seeds
 
 
 def with_seeds(recipe: Recipe, seeds: Iterable[int], file: str) -> Recipe:
@@ -176,15 +176,13 @@ class State:
     def network_of(self, job: Job) -> Path | None:
         """The folder of the very network that `job` takes, or None where it is not at hand."""
         needed = self.entries[job.needs]
-        found = stored(self.cache, needed.key)
-        return (
-            found[0] / NETWORK if found is not None and found[1].network == needed.network else None
-        )
+        kept = stored(self.cache, needed.key)
+        return kept[0] / NETWORK if kept is not None and kept[1].network == needed.network else None
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
-        direct = {each.id for each in self.followers.get(job, ())}
-        return direct.union(*(self.dependents(each) for each in direct))
+        direct = {follower.id for follower in self.followers.get(job, ())}
+        return direct.union(*(self.dependents(dependent) for dependent in direct))
 
     def inputs(self, job: Job) -> dict[str, str]:
         """The job's inputs; the network it takes must be made."""
@@ -200,8 +198,8 @@ class State:
             return replace(known, cached=True)
         if known is not None and known.key == key and self.choice.stays(known):
             return replace(known, cached=True)
-        found = stored(self.cache, key)
-        return None if found is None else entry_of(job, key, inputs, found[1], cached=True)
+        kept = stored(self.cache, key)
+        return None if kept is None else entry_of(job, key, inputs, kept[1], cached=True)
 
     def skip(self, job: Job) -> Entry | None:
         """The entry of a job that cannot run, since the job it needs gave no network.
@@ -220,27 +218,27 @@ class State:
         return Entry(job.id, "", status, (row,), final=False)
 
 
-def entry_of(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached: bool) -> Entry:
+def entry_of(job: Job, key: str, inputs: dict[str, str], outcome: Found, *, cached: bool) -> Entry:
     """The entry of a job with that outcome."""
     # Cached rows carry the names of the recipe that made them.
-    rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
+    rows = tuple(replace(row, **job.coordinates, key=key) for row in outcome.rows)
     return Entry(
         job.id,
         key,
-        found.status,
+        outcome.status,
         rows,
         inputs,
-        found.seconds,
-        found.peak_mib,
+        outcome.seconds,
+        outcome.peak_mib,
         cached,
-        found.final,
-        found.network,
-        found.handover,
-        found.samples,
-        found.artefacts,
-        found.read,
-        found.commit,
-        found.conditions,
+        outcome.final,
+        outcome.network,
+        outcome.handover,
+        outcome.samples,
+        outcome.artefacts,
+        outcome.read,
+        outcome.commit,
+        outcome.conditions,
     )
 
 

@@ -58,13 +58,13 @@ def descendants(pid: int) -> list[int]:
     """The processes below `pid`, zombies included; those that come and go meanwhile may be
     missed.
     """
-    found: list[int] = []
+    descendants_found: list[int] = []
     waiting = [pid]
     while waiting:
         below = children(waiting.pop())
-        found += below
+        descendants_found += below
         waiting += below
-    return found
+    return descendants_found
 
 
 def children(pid: int) -> list[int]:
@@ -73,11 +73,11 @@ def children(pid: int) -> list[int]:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return [] if Path("/proc/self").exists() else _asked(pid)
-    found: list[int] = []
+    identifiers: list[int] = []
     for thread in threads:
         with suppress(OSError):
-            found += map(int, (thread / "children").read_bytes().split())
-    return found
+            identifiers += map(int, (thread / "children").read_bytes().split())
+    return identifiers
 
 
 def _asked(pid: int) -> list[int]:

@@ -71,7 +71,7 @@ class Tuned:
                 f"{self.workload} {self.variant}: nothing chosen, since {self.failed}; tune again,"
                 " or without that rate"
             )
-        told = ", ".join(
+        rates = ", ".join(
             f"{means[rate]:.4g} at {rate:g}" if rate in means else f"none at {rate:g}"
             for rate in sorted(self.losses)
         )
@@ -80,7 +80,7 @@ class Tuned:
             return f"{self.workload} {self.variant}: no rate gave every seed a finite loss"
         edge = ", an end of the range" if chosen in ends and ends[0] != ends[1] else ""
         return (
-            f"{self.workload} {self.variant}: validation {self.metric} {told}; chosen"
+            f"{self.workload} {self.variant}: validation {self.metric} {rates}; chosen"
             f" {chosen:g}{edge}"
         )
 
@@ -117,15 +117,15 @@ def tuning_recipe(
     # how a network does.
     tree = plain(read_tree(recipe.text))
     workloads = [
-        {**_entry(given), "name": _named(recipe, part, rate), "learning_rate": rate}
-        for given, part in zip(tree["workloads"], recipe.workloads, strict=True)
+        {**_entry(entry), "name": _named(recipe, part, rate), "learning_rate": rate}
+        for entry, part in zip(tree["workloads"], recipe.workloads, strict=True)
         for rate in rates
     ]
     entries = {
-        part.name: given for part, given in zip(recipe.variants, tree["variants"], strict=True)
+        part.name: entry for part, entry in zip(recipe.variants, tree["variants"], strict=True)
     }
     variants = [entries.get(part.name, part.name) for part in recipe.trained]
-    made: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": f"{recipe.name[:50]}-rates",
         "baseline": recipe.trained[0].name,
         "workloads": workloads,
@@ -136,7 +136,7 @@ def tuning_recipe(
         "memory_limit": recipe.memory_limit,
         "split_by_seed": recipe.split_by_seed,
     }
-    return parse_recipe(written(made), file)
+    return parse_recipe(written(document), file)
 
 
 def rates_of(text: str) -> list[float]:
@@ -154,8 +154,8 @@ def rates_of(text: str) -> list[float]:
     return rates
 
 
-def _entry(given: Any) -> dict[str, Any]:
-    return {"use": given} if isinstance(given, str) else dict(given)
+def _entry(entry: Any) -> dict[str, Any]:
+    return {"use": entry} if isinstance(entry, str) else dict(entry)
 
 
 def _named(recipe: Recipe, workload: Part, rate: float) -> str:
@@ -180,25 +180,28 @@ def tuned(
     for workload in recipe.workloads:
         for variant in recipe.trained:
             # 1. The rows of the workload at each rate.
-            own = {
+            rows_by_rate = {
                 rate: rows[
                     (rows["workload"] == _named(recipe, workload, rate))
                     & (rows["variant"] == variant.name)
                 ]
                 for rate in rates
             }
-            if all(_untrained(part) for part in own.values()):
+            if all(_untrained(part) for part in rows_by_rate.values()):
                 continue
-            failed = next((text for part in own.values() if (text := _failure(part))), "")
+            failed = next((text for part in rows_by_rate.values() if (text := _failure(part))), "")
             # 2. The validation loss, under whichever name the task gives it, by rate and seed.
-            own = {rate: part[part["metric"].str.startswith(_PREFIX)] for rate, part in own.items()}
-            metric = next((name for part in own.values() if (name := _loss(part))), "")
+            rows_by_rate = {
+                rate: part[part["metric"].str.startswith(_PREFIX)]
+                for rate, part in rows_by_rate.items()
+            }
+            metric = next((name for part in rows_by_rate.values() if (name := _loss(part))), "")
             losses = {
                 rate: {
                     int(row["seed"]): float(row["value"])
                     for _, row in part[part["metric"] == metric].iterrows()
                 }
-                for rate, part in own.items()
+                for rate, part in rows_by_rate.items()
             }
             yield Tuned(
                 workload.name,
@@ -211,8 +214,8 @@ def tuned(
 
 
 def _untrained(rows: pd.DataFrame) -> bool:
-    told = rows[rows["metric"] == "train_loss"]
-    return len(told) > 0 and bool(told["reason"].str.startswith("not trained").all())
+    losses = rows[rows["metric"] == "train_loss"]
+    return len(losses) > 0 and bool(losses["reason"].str.startswith("not trained").all())
 
 
 def _failure(rows: pd.DataFrame) -> str:
@@ -232,24 +235,24 @@ def _loss(rows: pd.DataFrame) -> str:
     return str(lower["metric"].iloc[0]) if len(lower) else ""
 
 
-def block(found: Sequence[Tuned]) -> str:
+def block(tunings: Sequence[Tuned]) -> str:
     """The choices as `learning_rates` of a recipe."""
     rates: dict[str, dict[str, float]] = {}
-    for each in found:
-        if each.chosen is not None:
-            rates.setdefault(each.workload, {})[each.variant] = float(each.chosen)
+    for tuning in tunings:
+        if tuning.chosen is not None:
+            rates.setdefault(tuning.workload, {})[tuning.variant] = float(tuning.chosen)
     return str(written({"learning_rates": rates}))
 
 
-def write_losses(found: Sequence[Tuned], file: Path) -> None:
+def write_losses(tunings: Sequence[Tuned], file: Path) -> None:
     """Every loss as a line of a table, so that the choice can be made again from it."""
     with file.open("w", newline="", encoding="utf-8") as opened:
         table = csv.writer(opened, lineterminator="\n")
         table.writerow(["workload", "variant", "learning_rate", "seed", "metric", "loss", "chosen"])
-        for each in found:
-            for rate, seed in ((rate, seed) for rate in each.losses for seed in each.seeds):
-                loss = each.losses[rate].get(seed, "")
-                place = [each.workload, each.variant, f"{rate:g}", seed]
+        for tuning in tunings:
+            for rate, seed in ((rate, seed) for rate in tuning.losses for seed in tuning.seeds):
+                loss = tuning.losses[rate].get(seed, "")
+                place = [tuning.workload, tuning.variant, f"{rate:g}", seed]
                 table.writerow(
-                    [*place, each.metric, loss, f"{each.chosen:g}" if each.chosen else ""]
+                    [*place, tuning.metric, loss, f"{tuning.chosen:g}" if tuning.chosen else ""]
                 )

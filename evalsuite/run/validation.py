@@ -38,4 +38,4 @@ def errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
             missed += [*(wrong.sum(1).double() / counted.sum(1))]
         if len(losses) >= _JUDGED:
             break
-    return [torch.stack(each) for each in (losses, missed) if each]
+    return [torch.stack(values) for values in (losses, missed) if values]

@@ -35,14 +35,14 @@ def watched(command: Callable[[], None]) -> None:
     if not Path("/proc/self/stat").exists():
         command()
         return
-    own = os.getpid()
+    own_id = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         board.own()
-        tree.die_with(own)
+        tree.die_with(own_id)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         command()
         return

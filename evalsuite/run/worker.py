@@ -66,8 +66,10 @@ def accept(order: Order, workers: int) -> Assignment:
     except (OSError, RecipeError, DataError, KeyError) as error:
         raise Refused(f"{host} cannot take {order.job}: {type(error).__name__}: {error}") from error
     if key_of(inputs) != order.key:
-        told = changed(order.inputs, inputs) or "the order names another key than its inputs have"
-        raise Refused(f"{host} would measure another thing as {order.job}: {told}")
+        refusal = (
+            changed(order.inputs, inputs) or "the order names another key than its inputs have"
+        )
+        raise Refused(f"{host} would measure another thing as {order.job}: {refusal}")
     # 3. The network that it takes must be visible here.
     shared, taken = _cache_of(order), Path(order.taken)
     if not shared.folder.is_dir() or (order.taken and not _is_here(taken)):
@@ -121,8 +123,8 @@ def carry_out(order: Order, *, once: bool = False) -> Entry:
         executor.start(assignment)
         while not (ended := executor.wait(_TURN)):
             pass
-        ((_, found),) = ended
-        kept = keep(cache, assignment, found)
+        ((_, outcome),) = ended
+        kept = keep(cache, assignment, outcome)
     finally:
         executor.stop()
         remove_turns(cache.folder)

@@ -73,9 +73,9 @@ def compare(
         if line.reading in ("better", "worse", "changed"):
             say(f"{line.reading:<8} {line.name}: {line.text}")
     counts = Counter(line.reading for line in lines)
-    told = ", ".join(f"{count} {reading}" for reading, count in sorted(counts.items()))
+    counted = ", ".join(f"{count} {reading}" for reading, count in sorted(counts.items()))
     say(
-        f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm"
+        f"{pair.second} against {pair.first}: {len(lines)} measurements: {counted or 'none'} (Holm"
         " over all, 5 %)"
     )
     for judgement in judgements:
@@ -133,8 +133,8 @@ def merge(
 
     with _refusing():
         differing = unite(out, runs)
-    for each in differing:
-        say(f"evalsuite: warning: differs between the runs: {each}", file=sys.stderr)
+    for difference in differing:
+        say(f"evalsuite: warning: differs between the runs: {difference}", file=sys.stderr)
     say(f"{out / 'results.parquet'}\nNext: evalsuite report {out}")
 
 

@@ -92,7 +92,7 @@ class Line:
         """ "−2.4 pp [−3.1, −1.7]", or why there is none."""
         if self.estimate is None:
             return self.reason
-        halves = [each for each in (self.estimate.half_width,) if each]
+        halves = [half for half in (self.estimate.half_width,) if half]
         scale = scale_of(
             self.unit,
             [math.fsum(self.first.values()) / len(self.first)],
@@ -135,37 +135,37 @@ def lines_of(pair: Pair) -> list[Line]:
     measured, cells = pair.content.measured, pair.content.whole
     cells = cells[cells["metric"] != ""]
     reasons = {
-        (each["workload"], each["step"], each["metric"], each["setting"], each["variant"]): each[
+        (cell["workload"], cell["step"], cell["metric"], cell["setting"], cell["variant"]): cell[
             "reason"
         ]
-        for each in cells.to_dict("records")
+        for cell in cells.to_dict("records")
     }
     lines = []
-    for each in cells[cells["variant"] == pair.second].to_dict("records"):
-        place = (each["workload"], each["step"], each["metric"], each["setting"])
+    for cell in cells[cells["variant"] == pair.second].to_dict("records"):
+        place = (cell["workload"], cell["step"], cell["metric"], cell["setting"])
         first, second = (
-            measured.values(each["workload"], run, each["step"], each["metric"], each["setting"])
+            measured.values(cell["workload"], run, cell["step"], cell["metric"], cell["setting"])
             for run in (pair.first, pair.second)
         )
         # Why it cannot be compared: a run has no value, or the runs share no seed.
         lacks = [
             f"{run}: {reasons[(*place, run)] or 'no value'}"
-            for run, found in ((pair.first, first), (pair.second, second))
-            if not found
+            for run, cell_of_run in ((pair.first, first), (pair.second, second))
+            if not cell_of_run
         ]
         if not lacks and not first.keys() & second.keys():
             lacks = ["no common seed"]
-        workload, variant = pair.networks[each["workload"]]
-        clock = is_clock(each["unit"], bool(each["timing"]))
+        workload, variant = pair.networks[cell["workload"]]
+        clock = is_clock(cell["unit"], bool(cell["timing"]))
         lines.append(
             Line(
                 workload,
                 variant,
-                each["step"],
-                each["metric"],
-                each["setting"],
-                each["unit"],
-                each["direction"],
+                cell["step"],
+                cell["metric"],
+                cell["setting"],
+                cell["unit"],
+                cell["direction"],
                 clock,
                 first,
                 second,

@@ -35,7 +35,7 @@ def write_comparison(
     out.mkdir(parents=True, exist_ok=True)
     # The page for readers, JSON for programs, and JUnit's XML for what shows gates as tests.
     page = write_content(pair.content, out)[0]
-    found = {
+    document = {
         "first": str(runs[0]),
         "second": str(runs[1]),
         "warnings": list(pair.warnings),
@@ -52,7 +52,7 @@ def write_comparison(
         ],
     }
     (out / "compare.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     (out / "junit.xml").write_bytes(_junit(judgements))
     return page

@@ -60,9 +60,11 @@ class Gate(BaseModel):
         """What is asked and of which measurements, in words: "*accuracy of digits-*, margin
         0.01".
         """
-        where = [getattr(self, each) for each in ("workload", "variant", "step", "setting")]
-        told = ", ".join(each for each in where if each != "*")
-        return f"{self.metric}{f' of {told}' if told else ''}, margin {self.margin:g}"
+        where = [
+            getattr(self, field_name) for field_name in ("workload", "variant", "step", "setting")
+        ]
+        place = ", ".join(condition for condition in where if condition != "*")
+        return f"{self.metric}{f' of {place}' if place else ''}, margin {self.margin:g}"
 
 
 class _Document(BaseModel):
@@ -102,7 +104,7 @@ def read_gates(path: Path) -> list[Gate]:
         return _Document.model_validate_json(json.dumps(plain(tree))).gates
     except ValidationError as error:
         raise Refused(
-            "\n".join(_problem(path, tree, dict(each)) for each in error.errors())
+            "\n".join(_problem(path, tree, dict(problem)) for problem in error.errors())
         ) from error
 
 
@@ -128,7 +130,7 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
     Raises:
         Refused: a gate names a metric without direction, and says none itself.
     """
-    found = []
+    judgements = []
     # A pattern passes over metrics without direction, but a gate that names nothing else is a
     # mistake.
     for gate in gates:
@@ -142,10 +144,10 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
                 f"the gate {gate.name!r}: {which} has no direction; give the gate `direction:"
                 " higher` or lower"
             )
-        found += [Judgement(gate, line, *_judged(gate, line)) for line in named]
+        judgements += [Judgement(gate, line, *_judged(gate, line)) for line in named]
         if not named:
             near = did_you_mean(gate.metric, {line.metric for line in lines})
-            found.append(
+            judgements.append(
                 Judgement(
                     gate,
                     None,
@@ -153,7 +155,7 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
                     f"no measurement that both runs may have is named so{near}",
                 )
             )
-    return found
+    return judgements
 
 
 def _judged(gate: Gate, line: Line) -> tuple[str, str]:
@@ -168,21 +170,21 @@ def _judged(gate: Gate, line: Line) -> tuple[str, str]:
         )
     if line.first and not line.second:
         return FAILS, f"it was measured, and is not any more: {line.reason}"
-    found = line.interval(gate.level)
-    if found is None:
+    interval = line.interval(gate.level)
+    if interval is None:
         return UNMEASURED, line.reason or "no common seed"
-    if found.low is None or found.high is None:
+    if interval.low is None or interval.high is None:
         return UNMEASURED, f"{line.text}: take two seeds or more"
     higher = (gate.direction or line.direction) == Direction.HIGHER.value
     # 2. A constant difference of a fraction of samples has no spread, but is no proof either.
-    if found.constant and found.mean and line.unit == SAMPLED:
-        lost = -found.mean if higher else found.mean
+    if interval.constant and interval.mean and line.unit == SAMPLED:
+        lost = -interval.mean if higher else interval.mean
         why = (
             "the same difference of a fraction of samples in every seed says nothing of its spread"
         )
         return FAILS if lost >= gate.margin else UNMEASURED, f"{line.text}: {why}"
     # 3. Non-inferiority: the end of the interval on the side of loss is less than the margin.
-    lost = -found.low if higher else found.high
+    lost = -interval.low if higher else interval.high
     outcome, verb = (PASSES, "excludes") if lost < gate.margin else (FAILS, "does not exclude")
     return (
         outcome,

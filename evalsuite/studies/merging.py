@@ -98,13 +98,13 @@ def _files_of(job: tuple[Any, ...], folder: Path) -> Iterator[tuple[Path, Path]]
 
 
 def _record(folder: Path) -> RunRecord:
-    found = read_record(folder)
-    if found is None:
+    record = read_record(folder)
+    if record is None:
         raise Refused(
             f"{folder / 'run.json'}: is missing, or no record of a run; a run writes it when it"
             " begins"
         )
-    return found
+    return record
 
 
 def _check_alike(
@@ -137,7 +137,7 @@ def _check_alike(
                     f"{both}: the step {name} is {stages}, or follows other steps; give them"
                     " different names"
                 )
-        steps = [each[each["step"].isin(one.keys() | other.keys())] for each in pair]
+        steps = [frame[frame["step"].isin(one.keys() | other.keys())] for frame in pair]
         differing = [
             *differing_options(steps, [], ["options"]),
             *differing_options(pair, ["variant"], ["variant_options"]),
@@ -163,8 +163,8 @@ def _owners(
                 continue
             # What the same job gives again: all but what clocks say.
             one, other = (
-                each.loc[~each["timing"], _MEASURED].reset_index(drop=True)
-                for each in (before, rows)
+                frame.loc[~frame["timing"], _MEASURED].reset_index(drop=True)
+                for frame in (before, rows)
             )
             if not other.equals(one):
                 where = "/".join(map(str, job))
@@ -267,9 +267,9 @@ def _add(first: Any, other: Any) -> None:
     ):
         raise Refused("the recipes differ in more than their lists")
     for name in _LISTS:
-        known = {_called(each): each for each in first[name]}
-        for each in other[name]:
-            if known.setdefault(_called(each), each) != each:
+        known = {_called(entry): entry for entry in first[name]}
+        for entry in other[name]:
+            if known.setdefault(_called(entry), entry) != entry:
                 raise Refused(f"{name} of one name differ")
         first[name].extend(list(known.values())[len(first[name]) :])
     first["seeds"].sort()
@@ -296,7 +296,10 @@ def _asked(record: RunRecord) -> dict[str, Any]:
         if isinstance(tree, dict)
         else {}
     )
-    return {**rest, **{name: f"[{', '.join(each)}]" for name, each in named.items()}}
+    return {
+        **rest,
+        **{name: f"[{', '.join(seeds_of_name)}]" for name, seeds_of_name in named.items()},
+    }
 
 
 def _differing(records: Sequence[RunRecord]) -> list[str]:
@@ -305,10 +308,12 @@ def _differing(records: Sequence[RunRecord]) -> list[str]:
         "machine": [record.machine for record in records],
         "versions": [record.versions for record in records],
     }
-    found = []
+    differences = []
     for what, tables in compared.items():
         names = dict.fromkeys(name for table in tables for name in table if name != "measured")
         values = {name: dict.fromkeys(str(table.get(name)) for table in tables) for name in names}
-        told = (f"{name} {', '.join(each)}" for name, each in values.items() if len(each) > 1)
-        found.append(sentence(f"{what}: ", told, "; ", end=""))
-    return [*filter(None, found)]
+        sentences = (
+            f"{name} {', '.join(several)}" for name, several in values.items() if len(several) > 1
+        )
+        differences.append(sentence(f"{what}: ", sentences, "; ", end=""))
+    return [*filter(None, differences)]

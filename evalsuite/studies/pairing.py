@@ -55,20 +55,20 @@ def side_by_side(first: Path, second: Path) -> Pair:
     every = [dict.fromkeys(frame[_NETWORK].itertuples(index=False, name=None)) for frame in frames]
     common = [network for network in every[0] if network in every[1]]
     if not common:
-        told = " and ".join(
-            f"{label} has {_listed(found)}" for label, found in zip(labels, every, strict=True)
+        listed_networks = " and ".join(
+            f"{label} has {_listed(names)}" for label, names in zip(labels, every, strict=True)
         )
         raise Refused(
-            f"{first} and {second} have no network in common: {told}; compare runs of the same"
-            " recipe"
+            f"{first} and {second} have no network in common: {listed_networks}; compare runs of"
+            " the same recipe"
         )
     # 2. Name each network as a workload, and each run as a variant: then a run's report compares
     # the two.
     names = {network: ", ".join(network) for network in common}
     alone = [
         f"not compared, since only {label} has them: {_listed(lacking)}"
-        for own, rest, label in ((*every, labels[0]), (*reversed(every), labels[1]))
-        if (lacking := [network for network in own if network not in rest])
+        for frame_of_run, rest, label in ((*every, labels[0]), (*reversed(every), labels[1]))
+        if (lacking := [network for network in frame_of_run if network not in rest])
     ]
     parts = [_renamed(frame, names, label) for frame, label in zip(frames, labels, strict=True)]
     import pandas as pd
@@ -98,8 +98,8 @@ def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: s
     ]
     import numpy as np
 
-    made = frame.assign(workload=np.array(networks, dtype=object), variant=label)
-    return made[made["workload"] != ""]
+    renamed = frame.assign(workload=np.array(networks, dtype=object), variant=label)
+    return renamed[renamed["workload"] != ""]
 
 
 def _record(
@@ -108,7 +108,7 @@ def _record(
     """What is recorded of both; where they differ, what each says."""
     first, second = records
     # The steps in the first run's order; data by the paired networks' names.
-    steps = {str(step["name"]): step for each in (second, first) for step in each.steps}
+    steps = {str(step["name"]): step for record in (second, first) for step in record.steps}
     order = dict.fromkeys(str(step["name"]) for record in records for step in record.steps)
     data = {**second.table("data"), **first.table("data")}
     finished = [record.entries.get("finished") or "" for record in records]
@@ -135,14 +135,14 @@ def _both(records: Sequence[Record], key: str) -> dict[str, str]:
         name: dict.fromkeys(str(table.get(name, "not recorded")) for table in tables)
         for name in names
     }
-    return {name: " / ".join(found) for name, found in values.items()}
+    return {name: " / ".join(values_of_both) for name, values_of_both in values.items()}
 
 
 def _differing(
     records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]
 ) -> list[str]:
     """What else differs than what is to be compared: machine, versions, data, options, seeds."""
-    found = []
+    differences = []
     # 1. The machine and the versions, but for the moment.
     for key, what in (("machine", "the machine"), ("versions", "the versions")):
         one, other = (record.table(key) for record in records)
@@ -151,20 +151,24 @@ def _differing(
             for name in {**one, **other}
             if one.get(name) != other.get(name) and name != _MOMENT
         ]
-        told = "; ".join(
+        both = "; ".join(
             f"{name} {one.get(name, 'not recorded')} against {other.get(name, 'not recorded')}"
             for name in names
         )
-        found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
+        differences += [f"{what} differ{'s' * (key == 'machine')}: {both}"] if both else []
     # 2. The data, by their fingerprints; then options and seeds.
     for name in records[0].table("data").keys() & records[1].table("data").keys():
-        own, now = (record.text("data", name, "fingerprint") for record in records)
-        found += (
-            [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"]
-            if own != now
+        earlier, now = (record.text("data", name, "fingerprint") for record in records)
+        differences += (
+            [f"the data of {name} differ: fingerprint {earlier[:12]} against {now[:12]}"]
+            if earlier != now
             else []
         )
-    return [*found, *differing_options(frames, ["workload"]), *_differing_seeds(frames, labels)]
+    return [
+        *differences,
+        *differing_options(frames, ["workload"]),
+        *_differing_seeds(frames, labels),
+    ]
 
 
 def differing_options(
@@ -177,7 +181,7 @@ def differing_options(
         network: the columns that name one. The splits of its seeds are compared seed by seed.
         columns: which options.
     """
-    found = []
+    differences = []
     # For each kind of options, the value at each place in either run.
     for column in columns:
         key = [*network, "step"] if column == "options" else [*network]
@@ -185,22 +189,22 @@ def differing_options(
         for names, by_seed in ((key, False), ([*key, "seed"], True)):
             one, other = (
                 {
-                    tuple(map(str, place)): given
-                    for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(
+                    tuple(map(str, place)): value
+                    for *place, value in frame.drop_duplicates(names)[[*names, column]].itertuples(
                         index=False
                     )
                 }
                 for frame in frames
             )
             for place in one.keys() & other.keys():
-                own, now = one[place], other[place]
+                before, now = one[place], other[place]
                 differ = sorted(
                     name
-                    for name in own | now
-                    if own.get(name) != now.get(name) and (name == "split") is by_seed
+                    for name in before | now
+                    if before.get(name) != now.get(name) and (name == "split") is by_seed
                 )
-                told = ", ".join(
-                    f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ
+                changes = ", ".join(
+                    f"{name} {before.get(name)!r} against {now.get(name)!r}" for name in differ
                 )
                 of = "/".join(place)
                 where = (
@@ -208,12 +212,12 @@ def differing_options(
                     if column == "options"
                     else f"{column.removesuffix('_options')} of {of}"
                 )
-                found += [((column, told), where)] * bool(told)
+                differences += [((column, changes), where)] * bool(changes)
     # One sentence for each difference, which may be found at many places.
     return sorted(
         f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''}"
-        f" differ: {told}"
-        for (_, told), where in grouped(found).items()
+        f" differ: {sentence}"
+        for (_, sentence), where in grouped(differences).items()
     )
 
 

@@ -92,14 +92,14 @@ def runs_below(folder: Path) -> list[Path]:
         Refused: there is none.
     """
     places = sorted(path.parent for path in folder.rglob("results.parquet"))
-    found = [
+    runs = [
         place
         for place in places
         if not any(part.startswith(".") for part in place.relative_to(folder).parts)
     ]
-    if not found:
+    if not runs:
         raise Refused(
             f"{folder}: no run's folder here; `evalsuite run RECIPE.yaml --out {folder / 'NAME'}`"
             " makes one"
         )
-    return found
+    return runs

@@ -51,34 +51,36 @@ class Goal:
         Raises:
             ValueError: it is no width, or no question has the endpoint's words.
         """
-        told = re.fullmatch(r"\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*", text)
-        width = float(told[1]) / (100 if told[2] else 1) if told else 0.0
-        if not (told and 0 < width < math.inf):
+        match = re.fullmatch(r"\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*", text)
+        width = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+        if not (match and 0 < width < math.inf):
             raise ValueError(
                 f"--until takes the width of an interval, as 0.5% or 0.01; got {text!r}"
             )
-        questions = [each.question for section in sections().values() for each in section.endpoints]
+        questions = [
+            endpoint.question for section in sections().values() for endpoint in section.endpoints
+        ]
         if not any(endpoint.casefold() in question.casefold() for question in questions):
             raise ValueError(
                 f"--endpoint: no question has {endpoint!r}; there are: {', '.join(questions)}"
             )
-        return cls(width, bool(told[2]), endpoint)
+        return cls(width, bool(match[2]), endpoint)
 
-    def more(self, found: Estimate) -> int:
+    def more(self, estimate: Estimate) -> int:
         """How many seeds more the interval seems to need, if they go on to vary so; none where it
         is narrow.
 
         At most as many as there are, since the spread of a few seeds is not well known.
         """
-        if found.half_width is None or found.n < LEAST:
-            return max(LEAST - found.n, 1)
-        if 2 * found.half_width < self.width:
+        if estimate.half_width is None or estimate.n < LEAST:
+            return max(LEAST - estimate.n, 1)
+        if 2 * estimate.half_width < self.width:
             return 0
-        deviation = found.half_width * math.sqrt(found.n) / t_quantile(_LEVEL, found.n - 1)
-        for count in range(found.n + 1, 2 * found.n):
+        deviation = estimate.half_width * math.sqrt(estimate.n) / t_quantile(_LEVEL, estimate.n - 1)
+        for count in range(estimate.n + 1, 2 * estimate.n):
             if 2 * t_quantile(_LEVEL, count - 1) * deviation / math.sqrt(count) < self.width:
-                return count - found.n
-        return found.n
+                return count - estimate.n
+        return estimate.n
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ def standing(folder: Path, goal: Goal) -> Standing:
     # 1. The endpoint that the words mean.
     every = [(matrix.variant, row) for matrix in Run.of(folder).matrices for row in matrix.rows]
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
-    question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)
+    question = next(
+        (candidate for candidate in asked if goal.endpoint.casefold() in candidate.casefold()), None
+    )
     if question is None:
         raise ValueError(
             f"the run measures no primary endpoint {goal.endpoint!r}; it has:"
@@ -116,13 +120,14 @@ def standing(folder: Path, goal: Goal) -> Standing:
         )
     # 2. How wide each of its intervals is, and how many seeds more it takes; the most of them
     # decides.
-    told = [cell for variant, row in rows for cell in _cells(variant, row, goal)]
-    wanted = [more for more, _ in told if more is not None]
+    standings = [cell for variant, row in rows for cell in _cells(variant, row, goal)]
+    wanted = [more for more, _ in standings if more is not None]
     if not wanted:
         raise ValueError(
-            f"{question}: no interval that more seeds narrow: {'; '.join(text for _, text in told)}"
+            f"{question}: no interval that more seeds narrow:"
+            f" {'; '.join(text for _, text in standings)}"
         )
-    return Standing(question, max(wanted), tuple(text for _, text in told))
+    return Standing(question, max(wanted), tuple(text for _, text in standings))
 
 
 def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int | None, str]]:
@@ -152,5 +157,5 @@ def _width(cell: MatrixCell, row: MatrixRow) -> str:
 
 def grown(seeds: Sequence[int], count: int) -> list[int]:
     """These seeds, and the smallest others until there are so many."""
-    others = (each for each in range(len(seeds) + count) if each not in set(seeds))
+    others = (seed for seed in range(len(seeds) + count) if seed not in set(seeds))
     return [*seeds, *(next(others) for _ in range(count - len(seeds)))]

@@ -25,9 +25,9 @@ def shaped(task: Task, **shapes: Any) -> Task:
     if not isinstance(task, Amended):
         return replace(task, **shapes)  # type: ignore[type-var]
     inner: Any = shaped(task.task, **shapes)
-    made = copy.copy(task)
-    vars(made).update({**vars(inner), "task": inner})
-    return made
+    amended = copy.copy(task)
+    vars(amended).update({**vars(inner), "task": inner})
+    return amended
 
 
 class Amended:
@@ -86,9 +86,9 @@ class Amended:
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         import torch
 
-        own = [values.sum() for values in self._values(outputs, targets)]
+        sums = [values.sum() for values in self._values(outputs, targets)]
         count = torch.tensor(float(len(outputs)), dtype=torch.float64)
-        return torch.cat([self.task.tally(outputs, targets), torch.stack([*own, count])])
+        return torch.cat([self.task.tally(outputs, targets), torch.stack([*sums, count])])
 
     def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The tally of each sample, float64 (samples, k)."""
@@ -97,15 +97,15 @@ class Amended:
         inner = sample_tallies(self.task, outputs, targets)
         if inner is None:
             raise ValueError(f"{type(self.task).__name__} takes no tally of single samples")
-        own = self._values(outputs, targets)
+        values = self._values(outputs, targets)
         count = torch.ones(len(outputs), dtype=torch.float64)
-        return torch.cat([inner, torch.stack([*own, count], 1)], 1)
+        return torch.cat([inner, torch.stack([*values, count], 1)], 1)
 
     def _values(self, outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
         """What the user's metrics give, a value for each sample: float64 (samples,) each."""
         import torch
 
-        own = []
+        values_of_metrics = []
         for name, function in self._functions.items():
             try:
                 values = torch.as_tensor(function(outputs, targets)).double()
@@ -116,8 +116,8 @@ class Amended:
                     f"{name} must give a value for each of {len(outputs)} samples, got shape"
                     f" {tuple(values.shape)}"
                 )
-            own.append(values)
-        return own
+            values_of_metrics.append(values)
+        return values_of_metrics
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen
@@ -125,20 +125,22 @@ class Amended:
         """
         # The tally holds the task's own sums, then the sums of the user's functions and the
         # number of samples.
-        own = len(self._functions)
-        inner = self.task.metrics(tally[: len(tally) - own - 1])
-        means = dict(zip(self._functions, (tally[-own - 1 : -1] / tally[-1]).tolist(), strict=True))
+        count = len(self._functions)
+        inner = self.task.metrics(tally[: len(tally) - count - 1])
+        means = dict(
+            zip(self._functions, (tally[-count - 1 : -1] / tally[-1]).tolist(), strict=True)
+        )
         if not self.chosen:
             return inner
-        named = {each.name: each for each in inner}
-        found = []
+        named = {metric.name: metric for metric in inner}
+        metrics = []
         for name in self.chosen:
             if name in means:
                 lower = getattr(self._functions[name], "direction", "higher") == "lower"
                 direction = Direction.LOWER if lower else Direction.HIGHER
-                found.append(Metric(name.rpartition(":")[2], means[name], "value", direction))
+                metrics.append(Metric(name.rpartition(":")[2], means[name], "value", direction))
             elif name in named:
-                found.append(named[name])
+                metrics.append(named[name])
             else:
                 raise OwnError(f"the task has no metric {name!r}{did_you_mean(name, named)}")
-        return found
+        return metrics

@@ -56,7 +56,9 @@ class Classification:
             reduction="none",
         )
         right = (outputs.argmax(-1) == targets) & counted
-        sums = [each.reshape(len(targets), -1).double().sum(1) for each in (counted, right, losses)]
+        sums = [
+            tensor.reshape(len(targets), -1).double().sum(1) for tensor in (counted, right, losses)
+        ]
         return torch.stack(sums, 1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

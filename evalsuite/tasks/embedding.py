@@ -50,9 +50,9 @@ class Embedding:
         import torch
         from torch.nn import functional
 
-        found, wanted = outputs.double(), targets.double()
-        cosine = functional.cosine_similarity(found, wanted, dim=-1)
-        distance = (found - wanted).square().sum(-1)
+        embedded, wanted = outputs.double(), targets.double()
+        cosine = functional.cosine_similarity(embedded, wanted, dim=-1)
+        distance = (embedded - wanted).square().sum(-1)
         return torch.stack([torch.ones_like(cosine), cosine, (cosine < 0.95).double(), distance], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:

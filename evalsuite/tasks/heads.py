@@ -143,35 +143,37 @@ class Heads:
         """The tally of each output for one sample of zeros: its length, and names of metrics."""
         import torch
 
-        found = []
+        metrics = []
         for place, (_, task) in enumerate(self.heads):
             kind = torch.float32 if self.real[place] else torch.int64
             targets = torch.zeros((1, *self.targets[place]), dtype=kind)
-            found.append(task.tally(torch.zeros((1, *self.outputs[place])), targets))
-        return found
+            metrics.append(task.tally(torch.zeros((1, *self.outputs[place])), targets))
+        return metrics
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """The mean of the outputs' scores, then the metrics of each output, under its name."""
         several, scores = list[Metric](), list[str]()
-        ends = list(accumulate(len(each) for each in self._samples))
+        ends = list(accumulate(len(metrics_of_head) for metrics_of_head in self._samples))
         parts = [tally[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         for place, ((name, task), part) in enumerate(zip(self.heads, parts, strict=True)):
             if bool((part == 0).all()):  # no target of this output counts
-                own = [
+                metrics_of_head = [
                     replace(metric, value=None, reason="no target counts")
                     for metric in task.metrics(self._samples[place])
                 ]
             else:
-                own = task.metrics(part)
-            own = [replace(metric, name=f"{name}_{metric.name}") for metric in own]
-            several += own
-            scores.append(score_name(name, [metric.name for metric in own]))
+                metrics_of_head = task.metrics(part)
+            metrics_of_head = [
+                replace(metric, name=f"{name}_{metric.name}") for metric in metrics_of_head
+            ]
+            several += metrics_of_head
+            scores.append(score_name(name, [metric.name for metric in metrics_of_head]))
         # Where an output has no such score, there is no mean, and the first output's metrics lead.
         if not all(scores):
             return several
         known = {metric.name: metric for metric in several}
-        absent = next((known[each] for each in scores if known[each].value is None), None)
-        mean = None if absent else sum(known[each].value or 0.0 for each in scores) / len(scores)
+        absent = next((known[name] for name in scores if known[name].value is None), None)
+        mean = None if absent else sum(known[name].value or 0.0 for name in scores) / len(scores)
         reason = f"{absent.name}: {absent.reason}" if absent else ""
         return [Metric(MEAN_SCORE, mean, "fraction", Direction.HIGHER, reason=reason), *several]
 

@@ -63,18 +63,18 @@ class MultiLabel:
         from torch.nn import functional
 
         # 1. Decide each label by its logit's sign; targets that are to be ignored count nowhere.
-        counted, wanted, found = targets != IGNORED, targets == 1, outputs > 0
+        counted, wanted, present = targets != IGNORED, targets == 1, outputs > 0
         losses = functional.binary_cross_entropy_with_logits(
             outputs.double(), wanted.double(), reduction="none"
         )
-        right = ((wanted == found) | ~counted).all(-1) & counted.any(-1)
+        right = ((wanted == present) | ~counted).all(-1) & counted.any(-1)
         # 2. Sums from which all metrics follow: counted labels, true and false positives, false
         # negatives, samples, samples that are right in all labels, and losses.
         sums = [
             counted,
-            wanted & found & counted,
-            ~wanted & found & counted,
-            wanted & ~found & counted,
+            wanted & present & counted,
+            ~wanted & present & counted,
+            wanted & ~present & counted,
             counted.any(-1, keepdim=True),
             right[:, None],
             losses.where(counted, 0.0),

@@ -84,7 +84,9 @@ def pseudo_values(tallies: torch.Tensor, task: Task, place: int) -> torch.Tensor
 
     count, total = len(tallies), tallies.sum(0)
     whole = task.metrics(total)[place].value
-    without = [task.metrics(total - own)[place].value for own in tallies] if count > 1 else [None]
+    without = (
+        [task.metrics(total - tally)[place].value for tally in tallies] if count > 1 else [None]
+    )
     known = [value for value in without if value is not None]
     if whole is None or len(known) < count:
         raise ValueError("the metric has no value without some sample")

@@ -53,12 +53,12 @@ class Score:
         """The headline as a metric of another name, `{}` in it standing for the task's own, and
         setting.
         """
-        made = self.headline
+        headline = self.headline
         return replace(
-            made,
-            name=name.format(made.name),
-            setting={**made.setting, **(setting or {})},
-            reason="; ".join(each for each in (made.reason, reason) if each),
+            headline,
+            name=name.format(headline.name),
+            setting={**headline.setting, **(setting or {})},
+            reason="; ".join(text for text in (headline.reason, reason) if text),
         )
 
 
@@ -128,22 +128,28 @@ def scores(
     with torch.no_grad():
         # 1. Each batch once, through all networks.
         for inputs, targets in split.batches(_batch(len(runs), split, batch)):
-            made = [run(inputs).cpu() for run in runs]
+            outputs_of_networks = [run(inputs).cpu() for run in runs]
             if seen is not None:
-                seen(made)
+                seen(outputs_of_networks)
             # 2. Sums of tallies: a metric is computed of the sums at the end, since a mean over
             # batches of different sizes would be another number.
-            single = [sample_tallies(split.task, outputs, targets) for outputs in made]
-            sums = [
-                split.task.tally(outputs, targets) if own is None else own.sum(0)
-                for outputs, own in zip(made, single, strict=True)
+            single = [
+                sample_tallies(split.task, outputs, targets) for outputs in outputs_of_networks
             ]
-            for own, own_tallies in zip(single, tallies, strict=True):
-                own_tallies.append(own)
+            sums = [
+                split.task.tally(outputs, targets)
+                if tallies_of_network is None
+                else tallies_of_network.sum(0)
+                for outputs, tallies_of_network in zip(outputs_of_networks, single, strict=True)
+            ]
+            for tallies_of_batch, own_tallies in zip(single, tallies, strict=True):
+                own_tallies.append(tallies_of_batch)
             totals = (
-                [total + each for total, each in zip(totals, sums, strict=True)] if totals else sums
+                [total + tally for total, tally in zip(totals, sums, strict=True)]
+                if totals
+                else sums
             )
-            for outputs, known in zip(made, kept, strict=True):
+            for outputs, known in zip(outputs_of_networks, kept, strict=True):
                 if decisions and not (decided := split.task.decisions(outputs)).is_floating_point():
                     known.append(decided)
     # 3. The metrics, and the decisions where they are asked for.

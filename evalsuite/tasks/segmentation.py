@@ -59,10 +59,12 @@ class Segmentation:
         from lambda_gelu.repair import distill_loss
 
         counted = targets != IGNORED
-        own, wanted = (each.movedim(1, -1)[counted] for each in (outputs, teacher))
+        student, wanted = (
+            outputs_of_one.movedim(1, -1)[counted] for outputs_of_one in (outputs, teacher)
+        )
         if outputs.shape[1] > 1:
-            return distill_loss(own, wanted)
-        return functional.binary_cross_entropy_with_logits(own, wanted.detach().sigmoid())
+            return distill_loss(student, wanted)
+        return functional.binary_cross_entropy_with_logits(student, wanted.detach().sigmoid())
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
         """The class of each place, int64 of the shape of the targets."""

@@ -42,7 +42,7 @@ def _exactness(row: Activation) -> None:
     """Values differ by the slope's integral, by Gauss and Legendre's rule; relative to them,
     however small they are.
     """
-    nodes, weights = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
+    nodes, weights = (torch.from_numpy(values) for values in np.polynomial.legendre.leggauss(16))
     places = torch.tensor([*row.inflections, *row.kinks], dtype=torch.float64)
     edges = (
         torch.cat([torch.linspace(-64, 64, 513, dtype=torch.float64), _TAIL, -_TAIL, places])
@@ -80,7 +80,7 @@ def _shape(row: Activation) -> None:
         "give the sign of g'' on each piece",
     )
     require(
-        all(list(each) == sorted(set(each)) for each in (row.inflections, row.kinks)),
+        all(list(points) == sorted(set(points)) for points in (row.inflections, row.kinks)),
         "inflections and kinks ascend",
         f"{row.name}: {row.inflections}, {row.kinks}",
         "sort them",
@@ -263,13 +263,13 @@ def check_activation(row: Activation) -> list[str]:
             check(row, module)
         for trait in _OF_FUNCTION:
             trait(row)
-    return ["make", *(each.__name__.removeprefix("_") for each in (*_OF_MODULE, *_OF_FUNCTION))]
+    return ["make", *(rule.__name__.removeprefix("_") for rule in (*_OF_MODULE, *_OF_FUNCTION))]
 
 
 def _made(row: Activation) -> nn.Module:
     """A new module of float64, which the row speaks for."""
     state = torch.get_rng_state()
-    made = row.make(4)
+    module = row.make(4)
     require(
         torch.equal(torch.get_rng_state(), state),
         "make draws no random number: initial weights are the same for every activation",
@@ -277,16 +277,19 @@ def _made(row: Activation) -> nn.Module:
         "start the parameters at fixed values",
     )
     require(
-        row.matches(made),
+        row.matches(module),
         "a row matches the module that it makes",
-        f"{row.name}: not {type(made).__name__}",
+        f"{row.name}: not {type(module).__name__}",
         "let `matches` test for the type of what `make` makes",
     )
-    found, said = row.of(made), ("name", "inflections", "shape", "relu_distance", "limits", "kinks")
+    values, said = (
+        row.of(module),
+        ("name", "inflections", "shape", "relu_distance", "limits", "kinks"),
+    )
     differing = [
         f"{name} {getattr(row, name)}"
         for name in said
-        if getattr(row, name) != getattr(found, name)
+        if getattr(row, name) != getattr(values, name)
     ]
     require(
         not differing,
@@ -294,7 +297,7 @@ def _made(row: Activation) -> nn.Module:
         f"{row.name}: {', '.join(differing)} is not what row_of gives",
         "write the row for the initial parameters",
     )
-    return made.double().eval()
+    return module.double().eval()
 
 
 def _names(row: Activation, module: nn.Module) -> None:
@@ -308,7 +311,7 @@ def _names(row: Activation, module: nn.Module) -> None:
         "write it",
     )
     known = {entry.name for entry in entries("activations")} | {row.name, ""}
-    unknown = [each for each in (row.hardens_to, row.hardened_by) if each not in known]
+    unknown = [name for name in (row.hardens_to, row.hardened_by) if name not in known]
     require(
         not unknown,
         "hardens_to and hardened_by are names of activations, or empty",
@@ -393,7 +396,7 @@ def _huge_inputs(row: Activation, module: nn.Module) -> None:
                 not bad,
                 "values and slopes of huge inputs are no NaN, and infinite only where a slope grows"
                 " without end",
-                f"{row.name}: {name} at {', '.join(f'{each:g}' for each in bad)} of {dtype}",
+                f"{row.name}: {name} at {', '.join(f'{number:g}' for number in bad)} of {dtype}",
                 "write it so that nothing overflows, or clamp the input",
             )
 

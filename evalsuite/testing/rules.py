@@ -95,7 +95,7 @@ def check_stage_declaration(stage: Stage) -> None:
 
 def _check_libraries(name: str, libraries: object) -> None:
     require(
-        isinstance(libraries, tuple) and all(isinstance(each, str) for each in libraries),
+        isinstance(libraries, tuple) and all(isinstance(library, str) for library in libraries),
         "a stage has `libraries`: their versions enter the cache key",
         f"{name}.libraries is {libraries!r}",
         'write `libraries: ClassVar[tuple[str, ...]] = ("torch",)`, names of distributions',
@@ -247,7 +247,7 @@ def fingerprint(
     modules: Mapping[str, nn.Module | None], splits: Mapping[str, Split]
 ) -> dict[str, object]:
     """All of some networks and data that a plugin might change, by name."""
-    found: dict[str, object] = {}
+    digests: dict[str, object] = {}
     for role, root in modules.items():
         if root is None:
             continue
@@ -257,20 +257,20 @@ def fingerprint(
                 + len(module._forward_pre_hooks)
                 + len(module._backward_hooks)
             )
-            found[f"type, mode or hooks of {path}"] = (type(module), module.training, hooks)
+            digests[f"type, mode or hooks of {path}"] = (type(module), module.training, hooks)
         for path, tensor in root.state_dict(prefix=f"{role}.").items():
-            found[f"weights {path}"] = content(tensor)
+            digests[f"weights {path}"] = content(tensor)
         for path, parameter in root.named_parameters(prefix=role):
-            found[f"requires_grad of {path}"] = parameter.requires_grad
-            found[f"gradient of {path}"] = (
+            digests[f"requires_grad of {path}"] = parameter.requires_grad
+            digests[f"gradient of {path}"] = (
                 None if parameter.grad is None else content(parameter.grad)
             )
     for part, split in splits.items():
-        found[f"data.{part}.inputs"], found[f"data.{part}.targets"] = (
+        digests[f"data.{part}.inputs"], digests[f"data.{part}.targets"] = (
             content(split.inputs),
             content(split.targets),
         )
-    return found
+    return digests
 
 
 def check_unchanged(

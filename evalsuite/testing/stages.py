@@ -70,8 +70,16 @@ def check_stage(
                 _WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT
             )
     # Copies: a stage that changes its network must not spoil it for the next check.
-    networks = [copy.deepcopy(each) for each in _trained()] if network is None else [network]
-    refusals = [refusal for each in networks if (refusal := _check_on(stage, each, bench))]
+    networks = (
+        [copy.deepcopy(trained_network) for trained_network in _trained()]
+        if network is None
+        else [network]
+    )
+    refusals = [
+        refusal
+        for trained_network in networks
+        if (refusal := _check_on(stage, trained_network, bench))
+    ]
     require(
         len(refusals) < len(networks),
         "the kit needs a network that the stage can measure",

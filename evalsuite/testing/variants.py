@@ -112,7 +112,7 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
     disturb(disturbance)
     with torch_state_kept(variant, "variant"):
         try:
-            made = variant.make(setup, base)
+            made_network = variant.make(setup, base)
         except Unsupported as reason:
             rule, cure = (
                 "the kit needs a workload that the variant applies to",
@@ -128,7 +128,7 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
             )
             require(False, rule, culprit, cure, error)
     check_unchanged(before, fingerprint({"base": base}, parts), variant, "variant", "base")
-    return made
+    return made_network
 
 
 def _check_made(variant: Variant, made: Made, setup: Setup, base: nn.Module | None) -> None:

@@ -167,14 +167,14 @@ def _check_build(workload: Workload, name: str) -> None:
     require(
         isinstance(module, nn.Module)
         and asked != []
-        and all(isinstance(each, int) and each > 0 for each in asked),
+        and all(isinstance(size, int) and size > 0 for size in asked),
         "build(activation) makes a module, each of whose activations is activation(channels)",
         f"{name}.build gave a {type(module).__name__} and asked for activations of {asked}"
         " channels",
         "call the function that build is given, with the number of channels, once for each"
         " activation",
     )
-    gelu, relu = (_built(workload, each, 0) for each in _ACTIVATIONS)
+    gelu, relu = (_built(workload, activation, 0) for activation in _ACTIVATIONS)
     require(
         gelu[0] == relu[0] and torch.equal(gelu[1], relu[1]),
         "the initial weights of one seed are the same for every activation",
@@ -211,7 +211,7 @@ def _check_network(workload: Workload, data: Data, activation: str, name: str) -
     )
     loss = fit(module, data.train, workload, seed=0, share=1 / workload.epochs)
     require(
-        all(bool(each.isfinite().all()) for each in (torch.tensor(loss), *module.parameters())),
+        all(bool(tensor.isfinite().all()) for tensor in (torch.tensor(loss), *module.parameters())),
         "one epoch of training leaves finite weights",
         f"{name}, {activation}: its loss is {loss}",
         "lower learning_rate, or scale the inputs",
@@ -230,16 +230,16 @@ def check_saved(network: Network, workload: Workload, data: Data, culprit: str) 
             save_network(network, Path(folder), workload)
             restored = load_network(Path(folder), workload, data)
             with torch.no_grad():
-                same, found = (
+                same, difference = (
                     torch.equal(restored.module(inputs), network.module(inputs)),
                     "it computes something else",
                 )
         except Exception as error:
-            same, found = False, f"{type(error).__name__}: {error}"
+            same, difference = False, f"{type(error).__name__}: {error}"
         require(
             same,
             "a network can be saved, and loaded the same",
-            f"{culprit}: {found}",
+            f"{culprit}: {difference}",
             "keep what is learnt in parameters and buffers, and let build() make the same"
             " architecture at every call",
         )

@@ -58,7 +58,7 @@ class Annealed(Learnt):
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         layer = self.beginning(setup.workload).layer
-        made = train(
+        trained = train(
             setup,
             self.hardenable,
             layer,
@@ -67,7 +67,7 @@ class Annealed(Learnt):
             step=self.step,
             deployed=lambda copied: swapped(Made(copied)).module,
         )
-        return swapped(made)
+        return swapped(trained)
 
 
 @dataclass(frozen=True)

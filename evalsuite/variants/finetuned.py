@@ -48,14 +48,14 @@ class SwapFinetuned(Swapped):
 
         # 1. The swap, with its refit where that is asked for.
         kind = SwapRefit if self.refit else Swapped
-        made = kind(self.base, self.to).make(setup, base)
+        swapped = kind(self.base, self.to).make(setup, base)
         # 2. A short training at a low rate; with a teacher, the unswapped network's outputs are
         # part of the loss.
         teacher = required(base, self.base)
         loss = distilled(setup.train.task, teacher, self.distill) if self.distill else None
-        best = best_of(setup, made.module)
-        found = fit(
-            made.module,
+        best = best_of(setup, swapped.module)
+        metrics = fit(
+            swapped.module,
             setup.train,
             setup.workload,
             seed=setup.seed,
@@ -66,4 +66,4 @@ class SwapFinetuned(Swapped):
         )
         # 3. Its best weights by the validation data, where the workload wants them.
         kept = None if best is None else best.restore()
-        return replace(made, train_loss=found, budget=made.budget + self.share, kept=kept)
+        return replace(swapped, train_loss=metrics, budget=swapped.budget + self.share, kept=kept)

@@ -37,9 +37,9 @@ class Given:
 
             output = getattr(setup.workload, "output", "")
             return Made(OnnxNetwork(Path(self.file), output or None), budget=0.0)
-        given = getattr(setup.workload, "given", None)
-        if given is None:
+        make_given = getattr(setup.workload, "given", None)
+        if make_given is None:
             raise Unsupported(
                 "the workload brings no model of its own; name an ONNX file by `file`"
             )
-        return Made(given().eval(), budget=0.0)
+        return Made(make_given().eval(), budget=0.0)

@@ -76,7 +76,7 @@ class HardSwitch:
         def switch(progress: float) -> None:
             # Once, at the first step after `start`; the weights go on as they are.
             if progress > self.start and left:
-                substitute(module, {each: maker(self.to)(1) for each in left})
+                substitute(module, {path: maker(self.to)(1) for path in left})
                 left.clear()
 
         return switch

@@ -25,11 +25,12 @@ class SwapRecalibrated(Swapped):
 
         from lambda_gelu.repair import recalibrate_batchnorm
 
-        made = super().make(setup, base)
+        swapped = super().make(setup, base)
         if not any(
-            isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in made.module.modules()
+            isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d))
+            for layer in swapped.module.modules()
         ):
             raise Unsupported("the network has no BatchNorm to recalibrate")
         return replace(
-            made, module=recalibrate_batchnorm(made.module, (setup.calibration.inputs[:],))
+            swapped, module=recalibrate_batchnorm(swapped.module, (setup.calibration.inputs[:],))
         )

@@ -27,12 +27,12 @@ class SwapRefit(Swapped):
         """See `Variant`. Raises Unsupported where no bias could mend anything."""
         from lambda_gelu.repair import NothingToRefit, refit_bias
 
-        made = super().make(setup, base)
+        swapped = super().make(setup, base)
         original = required(base, self.base)
         try:
             module = refit_bias(
-                made.module, original, (setup.calibration.inputs[:],), scale=self.scale
+                swapped.module, original, (setup.calibration.inputs[:],), scale=self.scale
             )
         except NothingToRefit as reason:
             raise Unsupported(str(reason)) from reason
-        return replace(made, module=module)
+        return replace(swapped, module=module)

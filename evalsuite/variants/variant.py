@@ -269,7 +269,7 @@ def swapped(made: Made, to: str = "relu") -> Made:
     from lambda_gelu.activations.census import built_with
     from lambda_gelu.swapping import swap
 
-    rows = {each.traits.name for each in built_with(made.module)}
+    rows = {activation.traits.name for activation in built_with(made.module)}
     module = swap(made.module, load("activations", to).target, rows=rows)
     return replace(made, module=module, unswapped=made.module)
 

@@ -150,8 +150,15 @@ def _child(connection: Connection, instance: Instance, engine: str, inputs: str)
     connection.send((_READY, 0.0, 0.0, ""))
     try:
         files = instance.folder / instance.onnx, instance.folder / instance.vnnlib
-        found = verify(*files, engine=engine, timeout=instance.timeout, inputs=inputs)
-        connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
+        verification = verify(*files, engine=engine, timeout=instance.timeout, inputs=inputs)
+        connection.send(
+            (
+                verification.answer.value,
+                verification.prepare_seconds,
+                verification.seconds,
+                verification.reason,
+            )
+        )
     except OSError as error:
         connection.send(
             (ERROR, 0.0, 0.0, f"{error.filename}: {error.strerror}" if error.errno else str(error))

@@ -183,7 +183,7 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
     example, test, vocabulary = network.example(2), bench.data.test, network.vocabulary
     whole = read(network.module, example)
     before = None if network.unswapped is None else read(network.unswapped, example)
-    found = list[tuple[Graph, Graph | None, Network, list[_Member]]]()
+    groups = list[tuple[Graph, Graph | None, Network, list[_Member]]]()
     for place in test.labelled.nonzero().flatten()[:count].tolist():
         sample, position = test.inputs[torch.tensor([place])], _position(whole, bench, place)
         # 2. Cut the graph behind the embedding: vectors are the inputs then.
@@ -204,18 +204,21 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
         # 4. Samples whose graphs are the same, masks and positions included, are verified as one
         # network.
         members = next(
-            (each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None
+            (group[3] for group in groups if _same(group[0], cut) and _same(group[1], former)), None
         )
         if members is None:
             unswapped = None if former is None else Embedded(former)
             shape = tuple(vectors.shape[1:])
-            made = Network(
+            network_behind = Network(
                 network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors
             )
             members = list[_Member]()
-            found.append((cut, former, made, members))
+            groups.append((cut, former, network_behind, members))
         members.append((place, position, vectors[0]))
-    return [Subject(made, partial(_properties, bench, members)) for _, _, made, members in found]
+    return [
+        Subject(network_behind, partial(_properties, bench, members))
+        for _, _, network_behind, members in groups
+    ]
 
 
 def _behind(cut: Graph, vectors: torch.Tensor) -> int:
@@ -225,11 +228,11 @@ def _behind(cut: Graph, vectors: torch.Tensor) -> int:
     with torch.enable_grad():
         # The gradient of outputs with random weights is 0 exactly at positions that nothing depends
         # on.
-        outputs = cut(given := vectors.detach().double().requires_grad_())
+        outputs = cut(vectors_with_gradient := vectors.detach().double().requires_grad_())
         weights = torch.rand(
             outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
-        (gradient,) = torch.autograd.grad(outputs, given, weights)
+        (gradient,) = torch.autograd.grad(outputs, vectors_with_gradient, weights)
     seen = gradient.abs().sum((0, 2)).nonzero().flatten().tolist()
     return int(max(seen, default=vectors.shape[1] - 1)) + 1
 

@@ -123,10 +123,14 @@ def swap_tables(measured: Measured, baseline: str) -> list[SwapTable]:
 
 def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapTable | None:
     def values(metric: str) -> dict[str, dict[int, float]]:
-        found = {name: measured.values(workload, name, step, metric) for name in measured.variants}
-        return {name: each for name, each in found.items() if each}
+        by_variant = {
+            name: measured.values(workload, name, step, metric) for name in measured.variants
+        }
+        return {
+            name: values_by_seed for name, values_by_seed in by_variant.items() if values_by_seed
+        }
 
-    quality = next((each for each in QUALITIES if values(each.before)), None)
+    quality = next((candidate for candidate in QUALITIES if values(candidate.before)), None)
     if quality is None:
         return None
     before, after = values(quality.before), values(quality.metric)
@@ -179,11 +183,13 @@ def gap_closed(
         or baseline not in after
     ):
         return None
-    swapped, own, reference = after[DIRECT], after[variant], after[baseline]
-    seeds = sorted(swapped.keys() & own.keys() & reference.keys())
+    swapped, variant_values, reference = after[DIRECT], after[variant], after[baseline]
+    seeds = sorted(swapped.keys() & variant_values.keys() & reference.keys())
     if not seeds:
         return None
-    pairs = [(swapped[seed] - own[seed], swapped[seed] - reference[seed]) for seed in seeds]
+    pairs = [
+        (swapped[seed] - variant_values[seed], swapped[seed] - reference[seed]) for seed in seeds
+    ]
     ratio = ratio_interval(pairs)
     unresolved = ratio is not None and ratio.low is None and ratio.n > 1
     return ratio if unresolved or quality.loss(sum(gap for _, gap in pairs)) > 0 else None
@@ -207,7 +213,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     n = len(pairs)
     if not n:
         raise ValueError("ratio of no values")
-    above, below = (math.fsum(each) / n for each in zip(*pairs, strict=True))
+    above, below = (math.fsum(arm) / n for arm in zip(*pairs, strict=True))
     if below == 0:
         return None
     value = above / below
@@ -227,8 +233,8 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
 
 
 def table_scale(table: SwapTable) -> Scale:
-    means = [each for line in table.lines for each in (line.before, line.after)]
-    differences = [each for line in table.lines for each in (line.change, line.difference)]
+    means = [value for line in table.lines for value in (line.before, line.after)]
+    differences = [value for line in table.lines for value in (line.change, line.difference)]
     return joint_scale(table.quality.unit, means, differences)
 
 
@@ -238,7 +244,7 @@ def ratio_text(ratio: Estimate) -> str:
     """
     if ratio.low is None or ratio.high is None:
         return f"{PLAIN.number(ratio.mean)} (one seed)" if ratio.n == 1 else "gap not resolved"
-    mean, low, high = (PLAIN.number(each) for each in (ratio.mean, ratio.low, ratio.high))
+    mean, low, high = (PLAIN.number(number) for number in (ratio.mean, ratio.low, ratio.high))
     return f"{mean} [{low}, {high}]"
 
 

@@ -91,7 +91,7 @@ def learners(measured: Measured, workload: str) -> list[str]:
 
 
 def layer_orders(measured: Measured) -> list[LayerOrder]:
-    found = []
+    orders = []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
             layers = measured.layers(workload, variant, "learnt_hardness")
@@ -106,8 +106,8 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
                     {seed: [values[seed] for values in layers.values()] for seed in sorted(seeds)}
                 )
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
-            found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
-    return found
+            orders.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
+    return orders
 
 
 def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
@@ -135,19 +135,21 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
         # Over workloads, only metrics that several of them measure can be related.
         pooled += [
-            _relation(ALL, variant, found) for found in grouped(places).values() if len(found) > 1
+            _relation(ALL, variant, relations_of_place)
+            for relations_of_place in grouped(places).values()
+            if len(relations_of_place) > 1
         ]
-    single.sort(key=lambda each: measured.workloads.index(each.workload))
+    single.sort(key=lambda relation: measured.workloads.index(relation.workload))
     # Two families of Holm's adjustment: single workloads, and all of them together.
     return [*_adjusted(single), *_adjusted(pooled)]
 
 
 def _relation(
-    workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]
+    workload: str, variant: str, lines: Sequence[tuple[TextLine, Values, Values]]
 ) -> Relation:
-    first = found[0][0]
+    first = lines[0][0]
     strata = []
-    for line, drift, values in found:
+    for line, drift, values in lines:
         sign = 1.0 if line.direction == Direction.HIGHER.value else -1.0
         seeds = sorted(drift.keys() & values.keys())
         if len(seeds) >= LEAST_SEEDS:
@@ -159,16 +161,16 @@ def _relation(
     )
     if relation.association is not None:
         return relation
-    few = max(len(drift.keys() & values.keys()) for _, drift, values in found)
+    few = max(len(drift.keys() & values.keys()) for _, drift, values in lines)
     return replace(relation, reason="the same in every seed" if strata else f"n = {few}: too few")
 
 
-def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tests = [relation.association for relation in found]
+def _adjusted(relations_found: Sequence[Relation]) -> list[Relation]:
+    tests = [relation.association for relation in relations_found]
     adjusted, least = (holm(getattr(test, name, None) for test in tests) for name in ("p", "least"))
     return [
-        replace(each, p_adjusted=p, least_adjusted=low)
-        for each, p, low in zip(found, adjusted, least, strict=True)
+        replace(relation, p_adjusted=p, least_adjusted=low)
+        for relation, p, low in zip(relations_found, adjusted, least, strict=True)
     ]
 
 
@@ -215,21 +217,21 @@ def drift_grid(measured: Measured) -> Grid | None:
     """The table of all layers with a learnt lambda: lambda when learning ended, its change, and its
     spread over channels.
     """
-    sheet, found = Sheet(), []
+    sheet, lines = Sheet(), []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
             layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
             learnt, drifts, spreads = (
-                {layer: mean_interval(list(values.values())) for layer, values in each.items()}
-                for each in layers
+                {layer: mean_interval(list(values.values())) for layer, values in layer.items()}
+                for layer in layers
             )
-            found += [
+            lines += [
                 (layer, variant, workload, learnt[layer], drift, spreads.get(layer))
                 for layer, drift in drifts.items()
                 if layer in learnt
             ]
-    channels = any(spread for *_, spread in found)
-    for layer, variant, workload, value, drift, spread in found:
+    channels = any(spread for *_, spread in lines)
+    for layer, variant, workload, value, drift, spread in lines:
         cells = [_cell(value), _cell(drift, sign=True), *[_cell(spread)] * channels]
         sheet.add(layer, variant, workload, *cells, _count(value.n))
         sheet.lines.append(
@@ -272,28 +274,34 @@ def relation_grids(relations: Sequence[Relation]) -> list[Grid | None]:
     ]
 
 
-def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid | None:
-    workload, sheet = own[0].workload, Sheet()
-    variants = list(dict.fromkeys(relation.variant for relation in own))
-    for label in dict.fromkeys(relation.label for relation in own):
-        named = {relation.variant: relation for relation in own if relation.label == label}
+def _relation_grid(
+    relations_of_workload: Sequence[Relation], every: Sequence[Relation]
+) -> Grid | None:
+    workload, sheet = relations_of_workload[0].workload, Sheet()
+    variants = list(dict.fromkeys(relation.variant for relation in relations_of_workload))
+    for label in dict.fromkeys(relation.label for relation in relations_of_workload):
+        named = {
+            relation.variant: relation
+            for relation in relations_of_workload
+            if relation.label == label
+        }
         sheet.add(label, *(_relation_cell(named.get(variant)) for variant in variants))
-    for each in own:
-        found = each.association
+    for relation in relations_of_workload:
+        association = relation.association
         sheet.lines.append(
             {
-                "workload": each.workload,
-                "variant": each.variant,
-                "step": each.step,
-                "metric": each.metric,
-                "setting": each.setting,
-                "workloads": found.strata if found else 0,
-                "n": found.n if found else 0,
-                "rho": found.rho if found else None,
-                "p": found.p if found else None,
-                "smallest_p": found.least if found else None,
-                "p_holm": each.p_adjusted,
-                "verdict": each.verdict,
+                "workload": relation.workload,
+                "variant": relation.variant,
+                "step": relation.step,
+                "metric": relation.metric,
+                "setting": relation.setting,
+                "workloads": association.strata if association else 0,
+                "n": association.n if association else 0,
+                "rho": association.rho if association else None,
+                "p": association.p if association else None,
+                "smallest_p": association.least if association else None,
+                "p_holm": relation.p_adjusted,
+                "verdict": relation.verdict,
             }
         )
     tested = [relation.workload == ALL for relation in every if relation.association is not None]
@@ -311,10 +319,14 @@ def _relation_cell(relation: Relation | None) -> GridCell:
         return GridCell("")
     if relation.association is None or relation.p_adjusted is None:
         return GridCell(relation.reason, tone="lack")
-    found = relation.association
-    over = f"n = {found.n}" + (f" in {found.strata} workloads" if found.strata > 1 else "")
-    detail = f"p {p_text(found.p)}, Holm {p_text(relation.p_adjusted)}, {over}: {relation.verdict}"
-    return GridCell(PLAIN.number(found.rho, sign=True), detail, repr(found.rho))
+    association = relation.association
+    over = f"n = {association.n}" + (
+        f" in {association.strata} workloads" if association.strata > 1 else ""
+    )
+    detail = (
+        f"p {p_text(association.p)}, Holm {p_text(relation.p_adjusted)}, {over}: {relation.verdict}"
+    )
+    return GridCell(PLAIN.number(association.rho, sign=True), detail, repr(association.rho))
 
 
 def relations_told(relations: Sequence[Relation]) -> str:
@@ -322,7 +334,7 @@ def relations_told(relations: Sequence[Relation]) -> str:
     resolved.".
     """
     tested = [relation for relation in relations if relation.association is not None]
-    resolved = sum(each.verdict == "resolved" for each in tested)
-    beyond = sum(each.verdict == BEYOND for each in tested)
+    resolved = sum(relation.verdict == "resolved" for relation in tested)
+    beyond = sum(relation.verdict == BEYOND for relation in tested)
     more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""
     return f"{resolved} of {len(tested)} tests resolved{more}."

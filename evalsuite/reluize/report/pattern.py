@@ -119,10 +119,15 @@ def _pattern(
         against = f"annealed against {table.baseline} {interval_text(annealed.difference, scale)}"
         kept.append((against, annealed.difference))
     answers = [lost, *(keeps(change, table.quality) for _, change in kept)]
-    worst = next((each for each in (Answer.NO, Answer.UNRESOLVED) if each in answers), Answer.YES)
+    worst = next(
+        (answer for answer in (Answer.NO, Answer.UNRESOLVED) if answer in answers), Answer.YES
+    )
     parts = [
         f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
-        *(f"{told}: {_kept(change, table.quality, scale)}" for told, change in kept),
+        *(
+            f"{name_of_change}: {_kept(change, table.quality, scale)}"
+            for name_of_change, change in kept
+        ),
     ]
     return f"The paper's pattern is {_WORDS[worst]}.", "; ".join(parts) + "."
 
@@ -158,18 +163,18 @@ def _against_repairs(table: SwapTable, scale: Scale) -> str:
     """Annealed against the best repair; intervals are simultaneous, as the best is chosen after
     seeing the data.
     """
-    own = table.after.get(ANNEALED, {})
+    annealed = table.after.get(ANNEALED, {})
     # The values of each repair at the seeds that both have.
     repairs = {
         name: common
         for name in table.repairs
-        if (common := [value for seed, value in table.after[name].items() if seed in own])
+        if (common := [value for seed, value in table.after[name].items() if seed in annealed])
     }
     if not repairs:
         return ""
     level = 1 - (1 - LEVEL) / len(repairs)
     best = min(repairs, key=lambda name: table.quality.loss(fmean(repairs[name])))
-    difference = seed_difference(own, table.after[best], level=level)
+    difference = seed_difference(annealed, table.after[best], level=level)
     if difference is None:
         raise ValueError(f"{best} and {ANNEALED} share no seed")
     low, high = _losses(difference, table.quality)

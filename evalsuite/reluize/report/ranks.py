@@ -35,7 +35,7 @@ def ranks(values: Sequence[float]) -> list[float]:
     """Ranks from 1; equal values share the mean of theirs."""
     import pandas as pd
 
-    return [float(each) for each in pd.Series(values, dtype=float).rank()]
+    return [float(rank) for rank in pd.Series(values, dtype=float).rank()]
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -72,11 +72,11 @@ def agreement(profiles: Mapping[int, Sequence[float]]) -> Estimate | None:
     seeds = sorted(profiles)
     if len(seeds) < 2:
         raise ValueError(f"agreement of {len(seeds)} seeds: it takes two")
-    found = {
+    paired_values = {
         pair: spearman(profiles[pair[0]], profiles[pair[1]]) for pair in combinations(seeds, 2)
     }
-    pairs = {pair: rho for pair, rho in found.items() if rho is not None}
-    if len(pairs) < len(found):
+    pairs = {pair: rho for pair, rho in paired_values.items() if rho is not None}
+    if len(pairs) < len(paired_values):
         return None
     mean, n = _clipped(math.fsum(pairs.values()) / len(pairs)), len(seeds)
     if n == 2:
@@ -87,7 +87,7 @@ def agreement(profiles: Mapping[int, Sequence[float]]) -> Estimate | None:
     for seed in seeds:
         rest = [rho for pair, rho in pairs.items() if seed not in pair]
         pseudo.append(n * mean - (n - 1) * math.fsum(rest) / len(rest))
-    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in pseudo) / (n - 1))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in pseudo) / (n - 1))
     half = t_quantile(0.975, n - 1) * deviation / math.sqrt(n)
     return Estimate(mean, max(mean - half, -1.0), min(mean + half, 1.0), n)
 

@@ -69,7 +69,7 @@ def _hardness(run: RunView) -> Part:
     orders = layer_orders(run.measured)
     if not orders:
         return Part()
-    found = relations(run.measured, run.glances)
+    relations_found = relations(run.measured, run.glances)
     drawings: list[Drawing] = []
     for workload in run.measured.workloads:
         drawings += [
@@ -77,8 +77,8 @@ def _hardness(run: RunView) -> Part:
             order_figure(run.measured, workload, orders),
         ]
     question = "Does the drift of the hardness go with the metrics of the same networks?"
-    findings = [Finding(question, relations_told(found), ())] if found else []
-    details = [drift_grid(run.measured), *relation_grids(found)]
+    findings = [Finding(question, relations_told(relations_found), ())] if relations_found else []
+    details = [drift_grid(run.measured), *relation_grids(relations_found)]
     return Part.of(findings, [order_grid(orders)], details, drawings, tables=orders)
 
 
@@ -109,8 +109,8 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
                 [
                     value
                     for course in courses.values()
-                    for each in course.values()
-                    for value in each.values()
+                    for values in course.values()
+                    for value in values.values()
                 ],
             )
             axes.set_title(variant)
@@ -148,22 +148,32 @@ def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]
         "λ when learning ended, by layer from first to last: a thin line for each seed, the mean in"
         " bold. ρ is the mean rank correlation between pairs of seeds with its 95 % interval."
     )
-    own = [layer_order for layer_order in orders if layer_order.workload == workload]
-    if not own:
+    orders_of_workload = [layer_order for layer_order in orders if layer_order.workload == workload]
+    if not orders_of_workload:
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
-    if all(each.layers < 2 for each in own):
+    if all(layer_order.layers < 2 for layer_order in orders_of_workload):
         return Drawing(name, title, caption, reason="one layer has no order")
-    with panels(len(own), min(_COLUMNS, len(own)), 2.0, more=0.35) as figure:
-        for axes, order in zip(figure.grid.flat, own, strict=False):
+    with panels(
+        len(orders_of_workload), min(_COLUMNS, len(orders_of_workload)), 2.0, more=0.35
+    ) as figure:
+        for axes, order in zip(figure.grid.flat, orders_of_workload, strict=False):
             layers = measured.layers(workload, order.variant, "learnt_hardness")
             _learnt(axes, layers)
-            told = f"ρ = {rho_text(order.agreement)}" if order.agreement else f"ρ {order.reason}"
+            agreement_text = (
+                f"ρ = {rho_text(order.agreement)}" if order.agreement else f"ρ {order.reason}"
+            )
             axes.set_title(f"{order.variant}\n", fontsize=9)
-            axes.text(0, 1.03, told, transform=axes.transAxes, fontsize=7.5, color=MUTED_COLOUR)
+            axes.text(
+                0, 1.03, agreement_text, transform=axes.transAxes, fontsize=7.5, color=MUTED_COLOUR
+            )
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("learnt λ")
     return Drawing(
-        name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", figure.svg
+        name,
+        title,
+        caption,
+        f"{title}: {', '.join(layer_order.variant for layer_order in orders_of_workload)}.",
+        figure.svg,
     )
 
 
@@ -179,11 +189,11 @@ def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
 
 def _courses(measured: Measured, workload: str, variant: str) -> dict[str, Course]:
     """Layer -> progress -> seed -> lambda."""
-    found: dict[str, Course] = {}
+    courses: dict[str, Course] = {}
     for text, keys in measured.settings(workload, variant, TRAIN, PROFILE).items():
         values = measured.values(workload, variant, TRAIN, PROFILE, text)
-        found.setdefault(keys["layer"], {})[number_of(keys["progress"])] = values
-    return found
+        courses.setdefault(keys["layer"], {})[number_of(keys["progress"])] = values
+    return courses
 
 
 def _course(axes: Any, course: Course, colour: Any) -> None:
@@ -197,7 +207,7 @@ def _course(axes: Any, course: Course, colour: Any) -> None:
             linewidth=0.6,
             alpha=0.4,
         )
-    means = [math.fsum(course[each].values()) / len(course[each]) for each in every]
+    means = [math.fsum(course[step].values()) / len(course[step]) for step in every]
     axes.plot(every, means, color=colour, linewidth=1.5)
 
 
@@ -250,7 +260,7 @@ def _log_lambda(axes: Any, values: Sequence[float]) -> None:
     axes.set_ylim(low, high)
     fine = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)
     coarse = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-    ticks = [each for each in (fine if high / low < 4 else coarse) if low <= each <= high]
+    ticks = [tick for tick in (fine if high / low < 4 else coarse) if low <= tick <= high]
     if len(ticks) < 2:
         ticks = [low * 1.06, high / 1.06]
     axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])

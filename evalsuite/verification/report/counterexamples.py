@@ -40,28 +40,28 @@ def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Pictur
         # no picture.
         if entry.get("picture") and entry.get("clean_class") == entry.get("label", -1):
             first.setdefault(entry["eps"], entry)
-    return [_picture(each, metrics) for each in first.values()]
+    return [_picture(entry, metrics) for entry in first.values()]
 
 
 def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
     import numpy as np
 
     # (height, width, channel), or (height, width) of one.
-    clean, found = (
+    clean, counterexample = (
         np.moveaxis(np.array(entry[name], dtype=np.float64).reshape(entry["picture"]), 0, -1)
         for name in ("clean", "input")
     )
     if clean.shape[-1] == 1:
-        clean, found = clean[..., 0], found[..., 0]
+        clean, counterexample = clean[..., 0], counterexample[..., 0]
     # One scale for both pictures, so that what differs between them is the perturbation alone.
-    low = min(clean.min(), found.min())
-    span = (max(clean.max(), found.max()) - low) or 1.0
-    difference = (found - clean) / span
+    low = min(clean.min(), counterexample.min())
+    span = (max(clean.max(), counterexample.max()) - low) or 1.0
+    difference = (counterexample - clean) / span
     # A power of two that brings the largest difference to between a quarter and half of the scale,
     # but for rounding.
     times = 2.0 ** math.floor(math.log2(0.5 / (float(np.abs(difference).max()) or 0.5)) + 0.01)
     sample, size = entry["sample"], f"{clean.shape[1]} × {clean.shape[0]} pixels"
-    shares = ((clean - low) / span, (found - low) / span, 0.5 + times * difference)
+    shares = ((clean - low) / span, (counterexample - low) / span, 0.5 + times * difference)
     # What lies outside is cut off.
     pixels = [np.rint(255 * share.clip(0, 1)).astype(np.uint8) for share in shares]
     before, after = (f"class\N{NO-BREAK SPACE}{entry[name]}" for name in ("clean_class", "class"))

@@ -40,7 +40,7 @@ def radius_axis(
         axes.xaxis.set_minor_locator(NullLocator())
     every = -(-len(radii) // _MOST_LABELS)
     labels = [
-        text(each) if (len(radii) - 1 - i) % every == 0 else "" for i, each in enumerate(radii)
+        text(radius) if (len(radii) - 1 - i) % every == 0 else "" for i, radius in enumerate(radii)
     ]
     axes.set_xticks(radii, labels, fontsize=7)
 

@@ -52,7 +52,7 @@ def _with_settings(rows: pd.DataFrame) -> pd.DataFrame:
         **{
             key: (
                 rows["setting"]
-                .map({text: each.get(key, lack) for text, each in settings.items()})
+                .map({text: keys.get(key, lack) for text, keys in settings.items()})
                 .astype(object)
             )
             for key, lack in absent.items()
@@ -126,7 +126,7 @@ def _in_frame_order(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
         if column.name == "eps":
             return pd.to_numeric(column, errors="coerce")
         every = (frame if column.name in frame else table)[column.name].unique()
-        return column.map({each: i for i, each in enumerate(every)})
+        return column.map({value: i for i, value in enumerate(every)})
 
     return table.sort_values(list(_COUNT_COLUMNS), key=ranks, ignore_index=True)
 
@@ -160,7 +160,10 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
     properties = rows.groupby(list(_PROPERTY), sort=False, dropna=False)
     spoken = rows.groupby(["source", "verdict"])
     names: list[Any] = list(spoken.groups)  # (source, verdict)
-    ever = {source: {verdict for each, verdict in names if each == source} for source, _ in names}
+    ever = {
+        source: {verdict for verdict_source, verdict in names if verdict_source == source}
+        for source, _ in names
+    }
     # Which property has which (source, verdict): a million rows say one of a few dozen things of
     # each.
     said = np.zeros((properties.ngroups, len(names)), bool)
@@ -178,10 +181,13 @@ def contradictions(frame: pd.DataFrame, after: Mapping[str, str] | None = None) 
                 for place in np.flatnonzero(both).tolist()
             ]
     # 3. List the clashes in the order of the properties, with who said what.
-    clashes.sort(key=lambda each: each[0])
+    clashes.sort(key=lambda clash: clash[0])
     every = rows.drop_duplicates(list(_PROPERTY))[list(_PROPERTY)]
     of_property = every.iloc[[place for place, _ in clashes]].to_dict("records")
-    found = [{**each, **own} for each, (_, own) in zip(of_property, clashes, strict=True)]
+    found = [
+        {**property_keys, **clash}
+        for property_keys, (_, clash) in zip(of_property, clashes, strict=True)
+    ]
     return Contradictions(pd.DataFrame(found, columns=[*_PROPERTY, *_OPPOSITE]), compared)
 
 
@@ -200,15 +206,15 @@ def _part(run: RunView) -> Part:
     table = verdict_table(run.frame)
     if table.empty:
         return Part()
-    found = contradictions(run.frame, run.record.after)
-    count = len(found.rows)
+    contradicted = contradictions(run.frame, run.record.after)
+    count = len(contradicted.rows)
     text = (
-        f"{count} contradiction{'s' * (count != 1)} in {found.comparisons:,} comparisons:"
+        f"{count} contradiction{'s' * (count != 1)} in {contradicted.comparisons:,} comparisons:"
         f" {_WRONG if count else _NONE}"
     )
-    text = text if found.comparisons else _UNCHECKED
+    text = text if contradicted.comparisons else _UNCHECKED
     clashes = Grid.of(
-        "contradictions", "Contradictions: which step and method says what", found.rows
+        "contradictions", "Contradictions: which step and method says what", contradicted.rows
     )
     counts = Grid.of("verdicts", "Counts of verdicts over all seeds and samples", table)
     finding = Finding("all methods", text, ())
