@@ -1,4 +1,4 @@
-"""What stands for a network where it is deployed: an ONNX file, or its module."""
+"""An ONNX file, or its module, stands for a network where it is deployed."""
 
 from __future__ import annotations
 

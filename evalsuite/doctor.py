@@ -80,8 +80,8 @@ def _libraries() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """What the extras of evalsuite bring, but for those of its developers; extras that name
-    other extras are these.
+    """List the distributions that the extras of evalsuite bring, but for those of its developers;
+    extras that name other extras are these.
     """
     from packaging.requirements import Requirement
 

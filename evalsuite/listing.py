@@ -23,7 +23,7 @@ class UnknownActivation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What the user named: all activations, one, or a gated unit."""
+    """The user named all activations, one, or a gated unit."""
 
     plugins: tuple[Plugin, ...]
     unit: Gated | None = None
@@ -54,7 +54,7 @@ class Selected:
         return Selected((plugin,))
 
     def lines(self) -> list[str]:
-        """What is printed: the table, or all traits of the one."""
+        """Print the table, or all traits of the one."""
         if self.unit:
             return described_unit(self.unit)
         if len(self.plugins) == 1:
@@ -63,7 +63,9 @@ class Selected:
         return table(self.plugins)
 
     def rows(self) -> list[Activation]:
-        """What is drawn. Raises ValueError for a gated unit, which is a function of two inputs."""
+        """Return the rows to draw. Raises ValueError for a gated unit, which is a function of two
+        inputs.
+        """
         if self.unit:
             gate = type(self.unit.gate(1)).__name__
             raise ValueError(

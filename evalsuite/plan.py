@@ -205,7 +205,7 @@ def key_of(inputs: Mapping[str, str]) -> str:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What differs between two sets of inputs, in words."""
+    """Say in words where two sets of inputs differ."""
     short = {
         key: (before.get(key, "none")[:12], now.get(key, "none")[:12])
         for key in sorted({*before, *now})

@@ -88,8 +88,8 @@ def _default(option: Field[Any]) -> str:
 
 
 def texts_of(target: object) -> dict[str, str]:
-    """What each option means: its entry under `Args:` in the class's docstring, in one line; some
-    have none.
+    """Read the meaning of each option: its entry under `Args:` in the class's docstring, in one
+    line; some have none.
 
     Options that a class inherits are explained by the class that they come from.
     """

@@ -1,4 +1,4 @@
-"""What a job reads that no import statement told: modules by computed names, checkpoints,
+"""A job reads more than import statements tell: modules by computed names, checkpoints,
 configurations.
 """
 

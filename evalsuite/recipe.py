@@ -176,7 +176,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """What makes two recipes the same: all but comments and layout."""
+        """Digest all that makes two recipes the same: all but comments and layout."""
         described = {
             "baseline": self.baseline,
             "workloads": [(part.name, part.use, part.options) for part in self.workloads],
@@ -297,7 +297,7 @@ _NEEDED = {"workload": ("fingerprint", "data", "build"), "variant": ("base", "ex
 
 
 def _lacking(kind: str, target: Any) -> str:
-    """What its author must add, since without it no key could be made; empty where nothing is
+    """Say what its author must add, since without it no key could be made; empty where nothing is
     missing.
     """
     # The version enters the cache key: without one, changed code would find old results.
@@ -401,9 +401,7 @@ class _Reader:
     def _read(
         self, key: str, entries: list[_Entry], read: Callable[[Place, _Entry], _Named]
     ) -> list[_Named | None]:
-        """What is made of each entry, None where something is wrong with it; the names are
-        distinct.
-        """
+        """Read each entry, as None where something is wrong with it; the names are distinct."""
         found: list[_Named | None] = []
         for index, entry in enumerate(entries):
             try:

@@ -33,7 +33,7 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(reference: str, *, what: str) -> Any:
-    """What `reference` names.
+    """Find the object that `reference` names.
 
     A file is imported once in a process, and again where its text has changed since, as in a
     notebook; its folder is on the path, so that it finds the modules beside it.

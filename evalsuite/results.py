@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Status(str, Enum):
-    """What became of a measurement. Every status but `ok` comes with a reason."""
+    """A measurement became this. Every status but `ok` comes with a reason."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"  # the stage cannot measure this network
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a job's rows: more columns of each of them, so that a row stands alone.
+    """The origin of a job's rows: more columns of each of them, so that a row stands alone.
 
     `options` are the step's; of the making of a network the variant's. `commit` is that of the
     evalsuite checkout that measured, with "-dirty" where its tracked files were changed, or
@@ -198,9 +198,7 @@ def row_of(metric: Metric, job: Mapping[str, Any]) -> Row:
 
 
 def _reading_columns(reading: Reading) -> dict[str, Any]:
-    """What a row keeps of a clock reading; an end of its interval that is not finite is left
-    out.
-    """
+    """Keep the columns of a clock reading; an end of its interval that is not finite is left out."""
     ends = (end if math.isfinite(end) else None for end in (reading.low, reading.high))
     columns = dict(zip(("reading_low", "reading_high"), ends, strict=True))
     return {

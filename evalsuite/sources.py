@@ -211,7 +211,7 @@ def content(file: Path) -> str:
 
 
 def stamp(file: Path) -> tuple[int, int]:
-    """What tells cheaply that a file was changed."""
+    """Stamp a file with what tells cheaply that it was changed."""
     found = file.stat()
     return found.st_size, found.st_mtime_ns
 

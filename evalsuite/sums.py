@@ -71,7 +71,9 @@ def add_sums(folder: Path, files: Iterable[Path]) -> None:
 
 
 def changed(folder: Path) -> Iterator[str]:
-    """What is not as it was written, a line each: a file that is missing, or that is another."""
+    """List the files that are not as they were written, a line each: one that is missing, or that
+    is another.
+    """
     sums = read_sums(folder)
     if (folder / FILE).is_file() and not sums:
         yield f"{folder / FILE}: has no line that says the digest of a file"

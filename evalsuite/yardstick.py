@@ -184,7 +184,7 @@ def _metric(
 
 
 def yardstick_reason(module: nn.Module, yardstick: nn.Module, name: str) -> str:
-    """What the relative latency of two such networks compares, in words, for its row."""
+    """Say in words what the relative latency of two such networks compares, for its row."""
     if module is yardstick:
         return f"this network has {name} in each place: what differs from 1 is the clock's"
     return f"over that of this network with {name} in each activation's place; below 1 is faster"

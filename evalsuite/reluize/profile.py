@@ -53,8 +53,8 @@ class LayerHardness:
 
 
 def learnt_parameters(module: nn.Module) -> Iterator[Metric]:
-    """What activations other than those with a hardness have learnt: the mean over a layer's
-    channels.
+    """Measure the parameters that activations other than those with a hardness have learnt: the
+    mean over a layer's channels.
 
     A parameter `raw_p` that stands for a p > 0 is told as p.
     """

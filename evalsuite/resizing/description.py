@@ -1,5 +1,5 @@
-"""What a module's tensors do not say of it: ties, the classes of layers, and the numbers beside
-the weights.
+"""A module's tensors do not say all of it: ties, the classes of layers, and the numbers beside the
+weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Record(BaseModel):
 
 
 class TensorRecord(_Record):
-    """What the safetensors file must hold under a name."""
+    """The safetensors file must hold this under a name."""
 
     dtype: str
     shape: list[Extent]
@@ -92,8 +92,8 @@ class Description(_Record):
 
     @classmethod
     def from_json(cls, value: object) -> Description:
-        """What `to_json` gave. Raises ValueError: it is something else, of another version, or
-        was changed since.
+        """Read the text of `to_json`. Raises ValueError: it is something else, of another version,
+        or was changed since.
         """
         # 1. A description, of a format that this version reads.
         if not isinstance(value, dict) or "format" not in value:

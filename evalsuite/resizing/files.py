@@ -174,7 +174,7 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
 
 
 def parsed_json(data: bytes) -> Any:
-    """What `json.loads` gives, of files that are not nested deeply.
+    """Parse JSON as `json.loads` does, of files that are not nested deeply.
 
     Deep nesting would overflow the C stack of a process whose recursion limit some library has
     raised. Raises ValueError: it is no JSON, or is nested too deeply.

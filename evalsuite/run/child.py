@@ -1,5 +1,5 @@
-"""What runs inside a job's own process: make or load the network, run the stage, leave the
-outcome in a folder.
+"""A job's own process makes or loads the network, runs the stage, and leaves the outcome in a
+folder.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a job's process left behind.
+    """A job's process left this behind.
 
     `network` is the digest of the network it hands on, `handover` why it hands on none; `samples`
     the sizes of the parts of the data, where a network was made; `artefacts` the stage's files by
@@ -114,7 +114,7 @@ def read_outcome(folder: Path) -> Found:
 
 
 def validated(kind: type[_Kind], text: str | bytes) -> _Kind:
-    """What JSON says of a dataclass of that kind. Raises ValueError where it is none."""
+    """Read a dataclass of that kind from JSON. Raises ValueError where it is none."""
     value: _Kind = _adapter(cast("Any", kind)).validate_json(text, strict=True)
     return value
 

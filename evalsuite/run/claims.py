@@ -290,7 +290,7 @@ def _group(job: Job) -> _Group:
 
 
 class Hosts:
-    """What is known of a run's machines."""
+    """The machines of a run, as far as they are known."""
 
     def __init__(self) -> None:
         self._known: dict[_Group, str] = {}

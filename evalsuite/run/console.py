@@ -1,4 +1,4 @@
-"""What commands that run something share: running a recipe with progress on the terminal, ending
+"""Commands that run something share this: running a recipe with progress on the terminal, ending
 with a message.
 
 Importing this module imports no heavy library.

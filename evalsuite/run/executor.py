@@ -41,7 +41,7 @@ class Executor(ABC):
 
 
 def failed(assignment: Assignment, status: Status, reason: str, seconds: float) -> Found:
-    """What a job leaves that gave no outcome by itself."""
+    """Make the outcome of a job that gave none by itself."""
     labels = {**assignment.job.coordinates, "key": assignment.key}
     return Found(
         status,

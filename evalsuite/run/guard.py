@@ -230,8 +230,8 @@ class _Guard:
                 self._look = time.monotonic() + max(_TICK, _PACE * (time.monotonic() - begun))
 
     def _held(self) -> int:
-        """What the job's processes hold; one that has just been forked seems to hold all that
-        its parent does.
+        """Measure the memory that the job's processes hold; one that has just been forked seems to
+        hold all that its parent does.
         """
         seen = set(tree.descendants(os.getpid()))
         stayed, self._seen = seen & self._seen, seen

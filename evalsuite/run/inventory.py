@@ -1,6 +1,4 @@
-"""What a cache holds: its entries by age, size and job; those that nobody needs, and those that
-are damaged.
-"""
+"""The entries of a cache by age, size and job; those that nobody needs, and those that are damaged."""
 
 from __future__ import annotations
 
@@ -78,7 +76,7 @@ def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> l
 
 
 def damaged(cache: Cache) -> list[Held]:
-    """What is not what was stored; it is removed, so that its job runs again."""
+    """Find entries that are not what was stored, and remove them, so that their jobs run again."""
     return [held for held in inventory(cache) if cache.find(held.key) is None]
 
 

@@ -319,7 +319,7 @@ def _starved(assignment: Assignment, held: int) -> str:
 
 
 def _word(child: _Child) -> Any:
-    """What its guard says: `WAITS`, who holds a lock, or an `Ended`.
+    """Read the word of its guard: `WAITS`, who holds a lock, or an `Ended`.
 
     None where that was killed, and the kernel killed the job with it.
     """

@@ -266,7 +266,7 @@ def _git(*words: str) -> str:
 
 
 def conditions(workers: int) -> dict[str, Any]:
-    """What a job is measured on here, with so many at a time."""
+    """Describe on what a job is measured here, with so many at a time."""
     import psutil
 
     return {

@@ -1,5 +1,5 @@
-"""What a run's folder shows of its journal, at its end or while it goes on: results.parquet, and
-the files of jobs.
+"""A run's folder shows its journal, at its end or while it goes on: results.parquet, and the files
+of jobs.
 
 And which jobs of a recorded run today's code would run again as it did, by the source digest of
 each job's key.

@@ -40,8 +40,8 @@ RETRIES = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a call is about: `only` are patterns of jobs' ids, as `digits-*/gelu/*`; `retry` is
-    of `RETRIES`.
+    """A call is about these jobs: `only` are patterns of jobs' ids, as `digits-*/gelu/*`; `retry`
+    is of `RETRIES`.
     """
 
     only: tuple[str, ...] = ()
@@ -117,8 +117,7 @@ def with_seeds(recipe: Recipe, seeds: Iterable[int], file: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would become of a job: cached, run, or wait (its key needs a network that is not made
-    yet).
+    """A job would become this: cached, run, or wait (its key needs a network that is not made yet).
 
     `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of
     it.
@@ -154,7 +153,8 @@ class Planned:
 
 @dataclass(slots=True)
 class State:
-    """What is known of the jobs of a run: the entries that hold, by id; what must be run again.
+    """The jobs of a run, as far as they are known: the entries that hold, by id; what must be run
+    again.
 
     `forced` has the ids of jobs whose networks the cache has lost, each with the digest of the lost
     one.
@@ -243,7 +243,7 @@ def entry_of(job: Job, key: str, inputs: dict[str, str], outcome: Found, *, cach
 
 
 def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
-    """What a run would do, without doing it."""
+    """Plan what a run would do, without doing it."""
     state = State(jobs_of(recipe), read_journal(out / JOURNAL), replace(cache, spare=out / CACHE))
     planned: list[Planned] = []
     # As a run would go on, but that a job which would run is not run: what needs it waits, since

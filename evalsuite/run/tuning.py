@@ -219,7 +219,7 @@ def _untrained(rows: pd.DataFrame) -> bool:
 
 
 def _failure(rows: pd.DataFrame) -> str:
-    """What became of the first training that did not end; empty where all have."""
+    """Describe the first training that did not end; empty where all have."""
     for _, row in rows[rows["metric"] == ""].iterrows():
         return (
             f"{row['workload']}/{row['variant']}/{row['seed']} is {row['status']}: {row['reason']}"

@@ -102,7 +102,7 @@ class _Watch:
         return 2 if announced else 128 - code
 
     def _trespass(self) -> str:
-        """What ends the command; "" where nothing does."""
+        """Say what ends the command; "" where nothing does."""
         # 1. The machine's memory, whatever is being read.
         held = tree.memory_of([self._pid])
         if held > self._most:

@@ -1,3 +1,3 @@
-"""What concerns several runs: comparing two, asking many, uniting them, one page over all.
-Nothing here runs a job.
+"""Several runs together: comparing two, asking many, uniting them, one page over all. Nothing here
+runs a job.
 """

@@ -16,7 +16,7 @@ from evalsuite.terminal import say, write
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What is wrong with the runs is told in one message, with exit code 2."""
+    """Tell what is wrong with the runs in one message, with exit code 2."""
     from evalsuite.plugins import PluginError
     from evalsuite.results import DamagedResults
     from evalsuite.run.console import stop

@@ -70,8 +70,8 @@ class Line:
 
     @property
     def reading(self) -> str:
-        """What the line concludes, one of the words in the docstring of the class, as "better"
-        or "not resolved".
+        """The line concludes one of the words in the docstring of the class, as "better" or "not
+        resolved".
         """
         if self.estimate is None:
             return "not measured"

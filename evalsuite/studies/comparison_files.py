@@ -1,6 +1,4 @@
-"""What a comparison of two runs leaves behind: the page, exact numbers as JSON, and gates as
-JUnit's XML.
-"""
+"""A comparison of two runs leaves behind the page, exact numbers as JSON, and gates as JUnit's XML."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Gate(BaseModel):
 
     @property
     def name(self) -> str:
-        """What is asked and of which measurements, in words: "*accuracy of digits-*, margin
+        """Name what is asked and of which measurements, in words: "*accuracy of digits-*, margin
         0.01".
         """
         where = [
@@ -75,7 +75,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a gate says of a measurement, or, without one, that it found none."""
+    """A gate judges a measurement, or, without one, says that it found none."""
 
     gate: Gate
     line: Line | None

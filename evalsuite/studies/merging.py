@@ -281,7 +281,7 @@ def _called(entry: Any) -> Any:
 
 
 def _asked(record: RunRecord) -> dict[str, Any]:
-    """What its recipe asks for; seeds are what merge is for."""
+    """Read what its recipe asks for; seeds are what merge is for."""
     try:
         tree = plain(read_tree(record.recipe_text))
     except DocumentError:  # of several recipes in a row

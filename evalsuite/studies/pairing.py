@@ -105,7 +105,7 @@ def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: s
 def _record(
     records: Sequence[Record], labels: Sequence[str], names: Mapping[tuple[str, str], str]
 ) -> Record:
-    """What is recorded of both; where they differ, what each says."""
+    """Join what is recorded of both; where they differ, what each says."""
     first, second = records
     # The steps in the first run's order; data by the paired networks' names.
     steps = {str(step["name"]): step for record in (second, first) for step in record.steps}
@@ -141,7 +141,7 @@ def _both(records: Sequence[Record], key: str) -> dict[str, str]:
 def _differing(
     records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]
 ) -> list[str]:
-    """What else differs than what is to be compared: machine, versions, data, options, seeds."""
+    """List what else differs than what is to be compared: machine, versions, data, options, seeds."""
     differences = []
     # 1. The machine and the versions, but for the moment.
     for key, what in (("machine", "the machine"), ("versions", "the versions")):

@@ -95,7 +95,7 @@ class Standing:
 
 
 def standing(folder: Path, goal: Goal) -> Standing:
-    """What the rows of a run say of the goal's endpoint.
+    """Read from the rows of a run how the goal's endpoint stands.
 
     Raises:
         ValueError: the run measures no such endpoint, its unit has no per cent, or no number of

@@ -102,7 +102,7 @@ class Amended:
         return torch.cat([inner, torch.stack([*values, count], 1)], 1)
 
     def _values(self, outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """What the user's metrics give, a value for each sample: float64 (samples,) each."""
+        """Compute the user's metrics, a value for each sample: float64 (samples,) each."""
         import torch
 
         values_of_metrics = []

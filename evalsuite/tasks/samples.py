@@ -1,4 +1,4 @@
-"""What single samples contribute to a task's metrics: their tallies, and the scores that follow."""
+"""Single samples contribute to a task's metrics by their tallies, from which the scores follow."""
 
 from __future__ import annotations
 

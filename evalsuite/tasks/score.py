@@ -117,7 +117,7 @@ def scores(
     decisions: bool = False,
     seen: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> list[Score]:
-    """What `score` gives, of several networks at once: each batch is read once, and `seen` is given
+    """Score several networks at once, as `score` does: each batch is read once, and `seen` is given
     all their outputs for it.
     """
     import torch

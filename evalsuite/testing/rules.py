@@ -78,7 +78,7 @@ def check_declaration(plugin: object, kind: str) -> None:
 
 
 def check_stage_declaration(stage: Stage) -> None:
-    """What every plugin declares, and a stage's libraries."""
+    """Check what every plugin declares, and a stage's libraries."""
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
@@ -156,8 +156,8 @@ def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
 
 
 def key_of(metric: Metric) -> tuple[str, str, int]:
-    """What tells a metric from the others of its outcome; sample -1 where it is of no single
-    sample.
+    """Return the key that tells a metric from the others of its outcome; sample -1 where it is of
+    no single sample.
     """
     setting = ", ".join(f"{name}={value!r}" for name, value in sorted(metric.setting.items()))
     return metric.name, setting, -1 if metric.sample is None else metric.sample

@@ -1,5 +1,5 @@
-"""What a variant is, and the training that all of them share. Importing this module imports no
-heavy library.
+"""Variants, and the training that all of them share. Importing this module imports no heavy
+library.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def original_of(workload: Workload) -> str:
 
 
 def base_budget(workload: Workload) -> float:
-    """What the training of a base cost, as a share of the workload's: nothing where a user
+    """Return the cost of the training of a base, as a share of the workload's: nothing where a user
     brings it trained.
     """
     return 0.0 if start_of(workload) == "trained" else 1.0
@@ -256,7 +256,7 @@ def built(
 
 
 def maker(name: str) -> Callable[[int], nn.Module]:
-    """What makes the activation of that name."""
+    """Return the function that makes the activation of that name."""
     from evalsuite.plugins import load
 
     make: Callable[[int], nn.Module] = load("activations", name).target.make

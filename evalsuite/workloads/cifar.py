@@ -250,7 +250,7 @@ def cifar_data(folder: str, classes: int) -> Data:
 
 @dataclass(frozen=True)
 class _ResNet(Budget):
-    """What the residual networks share."""
+    """The residual networks share this."""
 
     version: ClassVar[str] = "2"
     classes: ClassVar[int] = 10

@@ -1,4 +1,4 @@
-"""What a workload is, where its data lie, and the split that all of them share."""
+"""Workloads: where their data lie, and the split that all of them share."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""What ReLU-izing brings to a report: before and after the swap, and the hardness that was
-learnt.
-"""
+"""ReLU-izing in a report: before and after the swap, and the hardness that was learnt."""

@@ -1,4 +1,4 @@
-"""What a variant is, in words, and the activation that it ends with."""
+"""Names of variants in words, and the activation that each ends with."""
 
 from __future__ import annotations
 

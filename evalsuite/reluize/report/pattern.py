@@ -29,7 +29,7 @@ LEVEL = 0.95
 
 
 class Answer(str, Enum):
-    """What the seeds say to a question."""
+    """The seeds answer a question with one of these."""
 
     YES = "yes"
     NO = "no"

@@ -1,3 +1,1 @@
-"""What verification brings to a report: verdicts of single samples, and pictures of
-counterexamples.
-"""
+"""Verification in a report: verdicts of single samples, and pictures of counterexamples."""

@@ -46,8 +46,8 @@ def radius_axis(
 
 
 def shifted_radius(radii: Sequence[float], share: float) -> Callable[[float], float]:
-    """What moves a radius by a share of the least distance between two of them, as they lie on
-    their axis.
+    """Return a function that moves a radius by a share of the least distance between two of them,
+    as they lie on their axis.
     """
     log = is_geometric(radii)
     shift = share * min(
