@@ -18,7 +18,7 @@ from workshop import ONE, Workshop, call
 
 from evalsuite import terminal
 from evalsuite.data.tokenizers import tokenizer_of
-from evalsuite.own import own
+from evalsuite.own import brought
 from evalsuite.report.record import read_record
 from evalsuite.results import DamagedResults, read_results, sealed
 from evalsuite.run.record import read_record as read_run_record
@@ -380,10 +380,10 @@ def test_outputs_that_are_kept_have_the_rights_that_the_umask_leaves(
     """They were readable by their writer alone, so that a second user's job of the same model
     ended.
     """
-    monkeypatch.setattr(own, "originals_folder", lambda: tmp_path / "originals")
+    monkeypatch.setattr(brought, "originals_folder", lambda: tmp_path / "originals")
     before = os.umask(0o022)
     try:
-        outputs = own.Originals("key", lambda inputs: inputs)
+        outputs = brought.Originals("key", lambda inputs: inputs)
         outputs(torch.ones(2, 3))
         outputs.keep()
     finally:
@@ -391,5 +391,5 @@ def test_outputs_that_are_kept_have_the_rights_that_the_umask_leaves(
     (file,) = (tmp_path / "originals").iterdir()
     assert file.stat().st_mode & 0o777 == 0o644
     assert torch.equal(
-        own.Originals("key", lambda inputs: 0 * inputs)(torch.ones(2, 3)), torch.ones(2, 3)
+        brought.Originals("key", lambda inputs: 0 * inputs)(torch.ones(2, 3)), torch.ones(2, 3)
     )
