@@ -1,4 +1,4 @@
-"""The entries of a cache by age, size and job; those that nobody needs, and those that are damaged."""
+"""The entries of a cache by age, size and job; those that nobody needs; and damaged ones."""
 
 from __future__ import annotations
 

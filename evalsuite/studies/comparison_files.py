@@ -1,4 +1,4 @@
-"""A comparison of two runs leaves behind the page, exact numbers as JSON, and gates as JUnit's XML."""
+"""A comparison of two runs leaves a page, exact numbers as JSON, and gates as JUnit's XML."""
 
 from __future__ import annotations
 

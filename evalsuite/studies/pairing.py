@@ -141,7 +141,7 @@ def _both(records: Sequence[Record], key: str) -> dict[str, str]:
 def _differing(
     records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]
 ) -> list[str]:
-    """List what else differs than what is to be compared: machine, versions, data, options, seeds."""
+    """List what differs beside what is to be compared: machine, versions, data, options, seeds."""
     differences = []
     # 1. The machine and the versions, but for the moment.
     for key, what in (("machine", "the machine"), ("versions", "the versions")):
