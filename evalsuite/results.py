@@ -198,7 +198,7 @@ def row_of(metric: Metric, job: Mapping[str, Any]) -> Row:
 
 
 def _reading_columns(reading: Reading) -> dict[str, Any]:
-    """Keep the columns of a clock reading; an end of its interval that is infinite is left out."""
+    """Keep the columns of a clock reading, without ends of its interval that are not finite."""
     ends = (end if math.isfinite(end) else None for end in (reading.low, reading.high))
     columns = dict(zip(("reading_low", "reading_high"), ends, strict=True))
     return {
