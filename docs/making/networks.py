@@ -38,7 +38,10 @@ from pipelines.smt import Smt
 from pipelines.swap_certificate import Certificate
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "evalsuite"), str(ROOT / "tests")]
+sys.path[:0] = [
+    str(ROOT / folder)
+    for folder in ("tests/evalsuite", "tests", "libs/opgraph/tests", "libs/lambda_gelu/tests")
+]
 
 from graph_networks import HandWritten, made  # noqa: E402  # what the graph is tested on
 
