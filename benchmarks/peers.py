@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,12 @@ from opgraph.deployment import feed
 from opgraph.inputs import leaves, mapped
 
 if TYPE_CHECKING:
-    from pipelines.quantize.treatment import Treatment
+    from pipelines.quantize.treatment import Treated
 
 CALIBRATED, TESTED = 120, 256  # samples, at most
 NEAR = 0.002  # of the best peer's quality: what counts as its equal
 _CHUNK = 16
+_LENGTH = 32  # tokens of sentences without padding
 _GROUP = 32  # weights that share a scale, where a peer rounds them to 4 bits
 Run = Callable[[Inputs], torch.Tensor]
 
@@ -65,8 +66,8 @@ class Subject:
 
     `classes` says whether its outputs are logits, `transformer` whether attention is in it, `goals`
     what is asked of our file beside being near the best peer, and `language` whether it is of
-    texts. `vocabulary` counts the tokens where they are its one input; `alone` makes the network of
-    integers where it takes more than to lower the module.
+    texts. `vocabulary` counts the tokens where they are its one input; `alone` is what takes its
+    place where the network itself has no form in integers.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Subject:
     goals: Goals | None = None
     language: bool = False
     vocabulary: int | None = None
-    alone: Callable[[Subject, Path], Made] | None = None
+    alone: Callable[[], Subject] | None = None
 
     @property
     def example(self) -> Inputs:
@@ -117,19 +118,13 @@ def minilm() -> Subject:
     module, data = Batched().eval(), sentences()
     calibration = {name: tokens[:CALIBRATED] for name, tokens in data["train"].items()}
     test = {name: tokens[:64] for name, tokens in data["test"].items()}
-    with torch.no_grad():
-        whole = module(test)
-
-    def cosine(outputs: torch.Tensor) -> float:
-        return float(nn.functional.cosine_similarity(outputs, whole).mean())
-
     goals = Goals(0.995, 0.98, 25.0, ("NNCF in OpenVINO", "ONNX Runtime, dynamic"))
     return Subject(
         "minilm",
         module,
         calibration,
         test,
-        cosine,
+        _cosine_to(module, test),
         "cosine",
         False,
         True,
@@ -156,38 +151,40 @@ class _Unpadded(nn.Module):
         return states.mean(1)
 
 
-def _without_padding(subject: Subject, folder: Path) -> Made:
-    """Integers have no form for a mask that is an input: each sentence goes without its padding
-    through the network of its length. It is calibrated with the sentences that are at least as
-    long.
+def _without_padding() -> Subject:
+    """The encoder of other held-out sentences of at least `_LENGTH` tokens, cut there: integers
+    have no form for a mask that is an input.
     """
-    module: Any = subject.module
-    tokens, mask = _tokens_and_mask(subject.calibration)
-    sizes = []
+    from pipelines.recipes.minilm import Encoder, sentences
 
-    def run(inputs: Inputs) -> torch.Tensor:
-        given, kept = _tokens_and_mask(inputs)
-        vectors = torch.zeros(len(given), module.encoder.body.config.hidden_size)
-        for length in sorted(set(kept.sum(1).tolist())):
-            chosen = kept.sum(1) == length
-            calibration = tokens[mask.sum(1) >= length, :length]
-            part = replace(
-                subject,
-                module=_Unpadded(module.encoder.body, length).eval(),
-                calibration=calibration,
-                vocabulary=module.encoder.body.config.vocab_size,
-            )
-            made = _lowered(part, folder)
-            sizes.append(made.size)
-            vectors[chosen] = made.run(given[chosen, :length])
-        return nn.functional.normalize(vectors, dim=-1)
+    body, data = Encoder().body, sentences()
 
-    run(mapped(subject.test, lambda each: each[:1]))  # tells the bytes of a file
-    return Made(run, sizes[0])
+    def cut(part: str, count: int) -> torch.Tensor:
+        long = data[part]["attention_mask"].sum(1) >= _LENGTH
+        return data[part]["input_ids"][long][:count, :_LENGTH]
+
+    module, test = _Unpadded(body, _LENGTH).eval(), cut("test", 64)
+    return Subject(
+        "minilm",
+        module,
+        cut("train", CALIBRATED),
+        test,
+        _cosine_to(module, test),
+        "cosine",
+        False,
+        True,
+        vocabulary=body.config.vocab_size,
+    )
 
 
-def _tokens_and_mask(inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return inputs["input_ids"], inputs["attention_mask"]
+def _cosine_to(module: nn.Module, test: Inputs) -> Callable[[torch.Tensor], float]:
+    with torch.no_grad():
+        whole = module(test)
+
+    def cosine(outputs: torch.Tensor) -> float:
+        return float(nn.functional.cosine_similarity(outputs, whole).mean())
+
+    return cosine
 
 
 def workload(name: str, transformer: bool, *, language: bool = False, **options: object) -> Subject:
@@ -253,32 +250,45 @@ def in_float(subject: Subject, folder: Path) -> Made:
 
 def ours(subject: Subject, folder: Path) -> Made:
     """This project's default: placement by reader, with what the calibration samples choose."""
+    from pipelines.quantize.choosing import choose
+    from pipelines.quantize.placement import Bits, Scheme
+    from pipelines.quantize.tracing import trace
     from pipelines.quantize.treatment import PLAIN
 
-    return _chosen(subject, folder, 8, [PLAIN])
+    traced = trace(subject.module, subject.shape, subject.example)
+    scheme = Scheme(Bits(8, 8), by_reader=True)
+    chosen = choose(traced, scheme, subject.calibration, [PLAIN], classes=subject.classes)
+    return _deployed(chosen.treated, subject, folder / "ours8.onnx")
 
 
 def ours_of_4_bits(subject: Subject, folder: Path) -> Made:
-    """The same with weights of 4 bits, rounded to nearest or by GPTQ, as the calibration samples
-    choose. The file holds each in a byte.
+    """The same with weights of 4 bits: half of the uneven ranges goes to the weights, which are
+    rounded to nearest or by GPTQ, as the calibration samples choose. The file holds each in a byte.
     """
-    from pipelines.quantize.treatment import PLAIN, Treatment
-
-    by_error = Treatment("mse", "mse"), Treatment("mse", "mse", "gptq")
-    return _chosen(subject, folder, 4, [PLAIN, *by_error])
-
-
-def _chosen(subject: Subject, folder: Path, bits: int, candidates: Sequence[Treatment]) -> Made:
-    from pipelines.quantize.choosing import choose
     from pipelines.quantize.placement import Bits, Scheme
-    from pipelines.quantize.qcdq import export_qcdq
+    from pipelines.quantize.sensitivity import Reference
     from pipelines.quantize.tracing import trace
+    from pipelines.quantize.treatment import Treatment, attempt, halves, treat
 
+    candidates = (
+        Treatment("mse", "mse", migration=0.5),
+        Treatment("mse", "mse", "gptq", migration=0.5),
+    )
     traced = trace(subject.module, subject.shape, subject.example)
-    scheme = Scheme(Bits(bits, 8), by_reader=True)
-    chosen = choose(traced, scheme, subject.calibration, candidates, classes=subject.classes)
-    path = folder / f"ours{bits}.onnx"
-    export_qcdq(chosen.treated.network, subject.shape, path, subject.example)
+    scheme = Scheme(Bits(4, 8), by_reader=True)
+    fitted, judged = halves(subject.calibration)
+    with torch.no_grad():
+        reference = Reference(traced, judged, classes=subject.classes)
+        trials = [attempt(traced, scheme, fitted, reference, each) for each in candidates]
+    best = min(trials, key=lambda trial: torch.inf if trial.loss is None else trial.loss)
+    treated = treat(traced, scheme, subject.calibration, best.treatment)
+    return _deployed(treated, subject, folder / "ours4.onnx")
+
+
+def _deployed(treated: Treated, subject: Subject, path: Path) -> Made:
+    from pipelines.quantize.qcdq import export_qcdq
+
+    export_qcdq(treated.network, subject.shape, path, subject.example)
     return _in_onnx_runtime(path)
 
 
@@ -286,10 +296,6 @@ def integers(subject: Subject, folder: Path) -> Made:
     """This project's network of integers alone, which ONNX Runtime runs for checking, not for
     speed.
     """
-    return (subject.alone or _lowered)(subject, folder)
-
-
-def _lowered(subject: Subject, folder: Path) -> Made:
     from intnet.execution import Executor
     from intnet.network import write_integer_onnx
     from pipelines.quantize.lowering import lower
@@ -350,7 +356,6 @@ def _prepared(folder: Path) -> Path:
 def nncf(subject: Subject, folder: Path) -> Made:
     """NNCF's quantization of the float32 file, run by OpenVINO."""
     import nncf
-    import openvino
 
     model = onnx.load(str(folder / "float.onnx"))
     session = open_onnx(folder / "float.onnx")
@@ -359,17 +364,27 @@ def nncf(subject: Subject, folder: Path) -> Made:
     size = len(leaves(subject.calibration)[0]) // _CHUNK
     made = nncf.quantize(model, batches, subset_size=size, model_type=kind)
     onnx.save(made, str(folder / "nncf.onnx"))
+    return _in_openvino(folder / "nncf.onnx", session)
+
+
+def ours_in_openvino(_subject: Subject, folder: Path) -> Made:
+    """The file of `ours`, which OpenVINO runs too."""
+    return _in_openvino(folder / "ours8.onnx", open_onnx(folder / "float.onnx"))
+
+
+def _in_openvino(path: Path, session: Any) -> Made:
+    """A file in OpenVINO on one thread; `session` tells how its inputs are fed."""
+    import openvino
+
     core = openvino.Core()
     core.set_property({"INFERENCE_NUM_THREADS": 1})
     # Its default is bfloat16 where the processor has it.
-    compiled = core.compile_model(
-        str(folder / "nncf.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
+    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     def run(inputs: Inputs) -> torch.Tensor:
         return torch.from_numpy(next(iter(compiled(feed(session, inputs)).values())).copy())
 
-    return Made(run, (folder / "nncf.onnx").stat().st_size)
+    return Made(run, path.stat().st_size)
 
 
 def torchao(subject: Subject, _folder: Path) -> Made:
@@ -424,9 +439,11 @@ def _by_torchao(subject: Subject, config: Any) -> Made:
 Tool = Callable[[Subject, Path], Made]
 Tools = Mapping[str, tuple[Tool, tuple[str, ...]]]
 OURS, INTEGERS = "this project", "this project, integers only"
+OURS_ELSEWHERE = "this project in OpenVINO"
 # What each needs beside the project's own libraries.
 TOOLS: Tools = {
     OURS: (ours, ()),
+    OURS_ELSEWHERE: (ours_in_openvino, ("openvino",)),
     INTEGERS: (integers, ()),
     "ONNX Runtime, dynamic": (dynamic, ()),
     "ONNX Runtime, static": (static, ()),
@@ -528,8 +545,11 @@ def _table(subject: Subject, folder: Path, whole: Made, what: str, tools: Tools)
             continue
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                made = make(subject, folder)
-                row = _row(tool, subject, made, whole, outputs, own)
+                if tool == INTEGERS and subject.alone is not None:
+                    row = _row_of_another(subject.alone(), folder)
+                else:
+                    made = make(subject, folder)
+                    row = _row(tool, subject, made, whole, outputs, own)
         except Exception as error:  # of every library's own kinds: the row says which
             said = str(error).strip().splitlines()[0][:100] if str(error).strip() else ""
             yield f"| {tool} | failed: {type(error).__name__}: {said} | | | | |"
@@ -545,17 +565,27 @@ def _table(subject: Subject, folder: Path, whole: Made, what: str, tools: Tools)
 def _row(
     tool: str, subject: Subject, made: Made, whole: Made, outputs: torch.Tensor, own: Made | None
 ) -> Row:
-    # Networks that are made for each length are no one file, which could be timed.
-    timed = tool != INTEGERS or subject.alone is None
-    found = made.run(subject.test) if not timed else _outputs(made.run, subject.test)
+    found = _outputs(made.run, subject.test)
     return Row(
         tool,
         subject.quality(found),
         float((found - outputs).square().sum() / outputs.square().sum()),
         made.size / 1e6,
-        _times(subject, made, whole) if timed else (),
-        _times(subject, own, made) if own is not None and timed else (),
+        _times(subject, made, whole),
+        _times(subject, own, made) if own is not None else (),
     )
+
+
+def _row_of_another(other: Subject, folder: Path) -> Row:
+    """The row of integers alone where another subject stands for the network: it is not timed
+    beside it.
+    """
+    made = integers(other, folder)
+    found = _outputs(made.run, other.test)
+    with torch.no_grad():
+        whole = other.module(other.test)
+    distance = float((found - whole).square().sum() / whole.square().sum())
+    return Row(INTEGERS, other.quality(found), distance, made.size / 1e6, ())
 
 
 def goals(subject: Subject, in_float: float, measured: Sequence[Row]) -> Iterator[str]:
@@ -567,7 +597,7 @@ def goals(subject: Subject, in_float: float, measured: Sequence[Row]) -> Iterato
     if (mine := by_tool.get(OURS)) is None:
         yield "- goals: not met, there is no file of ours"
         return
-    peers = [row for row in measured if row.tool not in (OURS, INTEGERS)]
+    peers = [row for row in measured if row.tool not in (OURS, OURS_ELSEWHERE, INTEGERS)]
     if peers:
         best = max(peers, key=lambda row: row.quality)
         yield _told(

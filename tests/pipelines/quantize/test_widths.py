@@ -21,7 +21,7 @@ from intnet.network import IntegerNetwork, write_integer_onnx
 from intnet.operation import Operation
 from pipelines.quantize.integer_agreement import compare
 from pipelines.quantize.lowering import grid_of, lower
-from pipelines.quantize.placement import Bits, Scheme
+from pipelines.quantize.placement import Bits, Scales, Scheme
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.treatment import PLAIN, treat
 
@@ -172,6 +172,20 @@ def test_16_bits_give_the_same_bits_in_onnx_runtime(
     # 3. The table of an embedding takes two bytes a number.
     tables = [each for each in model.graph.initializer if each.data_type == onnx.TensorProto.UINT16]
     assert [tuple(each.dims) for each in tables] == ([(30, WIDTH)] if tokens else [])
+
+
+@pytest.mark.parametrize("scales", ["float", "power-of-two"])
+def test_16_bits_beside_4_keep_what_8_beside_4_lose(scales: Scales) -> None:
+    module, given = transformer(False), inputs(False, 100)
+    with torch.no_grad():
+        exact = module(given).double()
+    distances = []
+    for wide in (True, False):
+        network = lowered(False, Scheme(Bits(4, 4), scales=scales, wide=wide))
+        executor = Executor(network)
+        found = torch.from_numpy(executor.dequantize(executor.run_reals(given.numpy())))
+        distances.append(float((found - exact).square().sum() / exact.square().sum()))
+    assert distances[0] < 0.5 * distances[1]
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["post-norm", "pre-norm"])
