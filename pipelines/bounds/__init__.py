@@ -83,7 +83,7 @@ class Bounds:
             that whose logits are meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "14"
+    version: ClassVar[str] = "15"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy")
     optional_libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA",)
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -284,3 +284,19 @@ def test_what_hangs_on_norms_and_dropout_is_not_lost(kind: str) -> None:
     except Unsupported:
         return
     assert float(bounds.margins.min()) <= float(logits[0] - logits[1])
+
+
+def test_tiny_inputs_are_those_of_their_own_activation() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    with torch.no_grad():
+        # All units of the first ReLU are off, and all of the second on, by 1e-9; the logits are
+        # of usual size.
+        for layer, weight, bias in ((module[0], 1e-10, -1e-9), (module[2], 1.0, 1e-9)):
+            layer.weight.mul_(weight)
+            layer.bias.fill_(bias)
+        module[4].weight.mul_(1e10)
+    subject = Network("tiny", module.eval(), (4,), 3)
+    found = Propagation(subject, iterations=2).bounds(boxes_around((4,), 0.1), "crown")
+    (first, second) = found.inputs
+    assert (first[1] < 0).all()
+    assert (second[0] > 0).all()
