@@ -55,6 +55,8 @@ _BACKWARD = {"ibp": False, "crown-ibp": False, "crown": True}
 _NEAR = 1e-8
 # Tensors are one, by their size, up to float64's rounding.
 _TIED = 1e-12
+# How far from 0 the farthest points are at which tensors are compared, about: images may be bytes.
+_FAR = 128
 _DEFECT = ", a defect of evalsuite: report the network"
 
 
@@ -135,7 +137,9 @@ class Propagation:
         self._graph = graph_of_typed(_without_thresholds(whole), "input", computed=True)
         self._compare()
         # 3. Find the activations' inputs, and what norms divide, among the graph's values.
+        # Far from 0 too, where clipped values differ from those that are not.
         points = self._points()
+        points = torch.cat([points, _FAR * points[:4:2]])
         called, divided = calls(traced, points)
         values = self._graph.values(points.flatten(1))
         hardness = [shape.factor for shape in activations(traced).values()]
@@ -444,11 +448,14 @@ def _place(
             wanted = factor * tensor
             if wanted.shape != tensor.shape:
                 continue
-            size = wanted.abs().amax().item()
-            apart = (values[value] - wanted.flatten(1)).abs().amax().item()
-            # A tie is what rounding may be, of tensors of this size.
-            if apart <= _NEAR * (1 + size) and apart + _TIED * size < least:
-                found, least = _Place(value, factor, tuple(tensor.shape[1:])), apart
+            sizes = wanted.flatten(1).abs().amax(1)
+            apart = (values[value] - wanted.flatten(1)).abs().amax(1)
+            if not bool((apart <= _NEAR * (1 + sizes.amax())).all()):
+                continue
+            # A tie is what rounding may be, by the size of the tensor at each point.
+            off = (apart / sizes.clamp(min=1 / _GREATEST)).amax().clamp(max=_GREATEST).item()
+            if off + _TIED < least:
+                found, least = _Place(value, factor, tuple(tensor.shape[1:])), off
     return found
 
 

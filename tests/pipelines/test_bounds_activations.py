@@ -300,3 +300,22 @@ def test_tiny_inputs_are_those_of_their_own_activation() -> None:
     (first, second) = found.inputs
     assert (first[1] < 0).all()
     assert (second[0] > 0).all()
+
+
+def test_an_input_that_is_clipped_in_the_box_alone_has_the_bounds_of_the_clip() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Hardtanh(-30.0, 30.0), nn.GELU(), nn.Linear(4, 3))
+    with torch.no_grad():
+        module[0].weight.copy_(torch.eye(4))
+        module[0].bias.zero_()
+    subject = Network("bytes", module.eval(), (4,), 3)
+    box = Property.robustness(
+        torch.full((4,), 200.0), sample=0, label=0, eps=2.0, domain=(0.0, 255.0)
+    )
+    clip, gelu = Propagation(subject, iterations=2).bounds([box], "crown").inputs
+    assert (clip[0] > 190).all()
+    assert (gelu[1] < 31).all()
+
+
+def test_calls_with_tiny_inputs_are_calls_of_their_own() -> None:
+    first, second = torch.tensor([[1e-10, 2e-10]]), torch.tensor([[3e-10, -1e-10]])
+    assert list(curved.layer_names([("relu", first), ("relu", second)])) == [0, 1]
