@@ -17,8 +17,10 @@ class Form:
         size: the metric of its bytes.
         shrunk: the metric of how many times smaller than this form that is, where `size` is of
             another one.
-        times: the metric of a clock that is relative to the baseline's in float, and what its
-            setting has to say.
+        times: the metric of a clock whose value is relative to the baseline in the form `float`.
+        faster: instead of `times`, the metric of how many times faster this form is than the
+            variant's own in the form `float`.
+        setting: what the setting of either has to say.
     """
 
     name: str
@@ -26,5 +28,6 @@ class Form:
     quality: tuple[str, ...] = ()
     size: str = ""
     times: str = ""
+    faster: str = ""
     shrunk: str = ""
     setting: Mapping[str, str] = field(default_factory=dict)

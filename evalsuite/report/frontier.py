@@ -60,16 +60,20 @@ class Plane:
         return frontier
 
 
+FLOAT = "float"  # the form that others are timed beside
 Place = tuple[str, int, str]  # The form, which of its steps, the variant.
 
 
 @dataclass
 class _Network:
-    """The means over seeds that are known of a place on one workload."""
+    """The means over seeds that are known of a place on one workload; `faster` is how many times
+    faster it is than the variant's network in float.
+    """
 
     quality: float | None = None
     size: float | None = None
     time: float | None = None
+    faster: float | None = None
 
 
 def plane_of(run: Run) -> Plane | None:
@@ -94,12 +98,12 @@ def plane_of(run: Run) -> Plane | None:
     networks = {workload: _networks(run, forms, workload) for workload in workloads}
     way = 1 if direction == Direction.HIGHER.value else -1
     # 2. Latency, where no clock of these is in doubt, and several forms were timed.
-    clocks = [form.times for form in forms if form.times]
+    clocks = [clock for form in forms for clock in (form.times, form.faster) if clock]
     rows = run.frame[run.frame["workload"].isin(workloads) & run.frame["metric"].isin(clocks)]
     if not clock_doubts(rows, ["workload"]):
         points, base = _points(networks, run.baseline, "time")
         if len({point.form for point in points}) > 1:
-            return Plane(points, tuple(workloads), unit, way, "time", base)
+            return Plane(points, tuple(workloads), unit, way, "time of one sample", base)
     # 3. Else the size of the file, which no other work on the machine disturbs.
     points, base = _points(networks, run.baseline, "size")
     return (
@@ -137,6 +141,11 @@ def _networks(run: Run, forms: Sequence[Form], workload: str) -> dict[Place, _Ne
             for variant in run.measured.variants:
                 network = networks.setdefault((name, place, variant), _Network())
                 _measure(network, run, form, (workload, variant, step))
+    # What is timed beside its own network in float is as many times faster than that one's time.
+    for (_, _, variant), network in networks.items():
+        whole = networks.get((FLOAT, 0, variant))
+        if network.faster and whole is not None and whole.time:
+            network.time = whole.time / network.faster
     return networks
 
 
@@ -148,12 +157,19 @@ def _measure(network: _Network, run: Run, form: Form, place: tuple[str, str, str
         factor = _mean(run.measured.values(*place, form.shrunk))
         size = None if factor is None else size * factor
     network.size = network.size or size
-    if form.times:
-        settings = run.measured.settings(*place, form.times)
-        wanted = (text for text, keys in settings.items() if form.setting.items() <= keys.items())
-        network.time = network.time or _mean(
-            run.measured.values(*place, form.times, next(wanted, ""))
-        )
+    network.time = network.time or _clock(run, place, form.times, form.setting)
+    network.faster = network.faster or _clock(run, place, form.faster, form.setting)
+
+
+def _clock(
+    run: Run, place: tuple[str, str, str], metric: str, setting: Mapping[str, str]
+) -> float | None:
+    """The mean reading of a clock at the first setting that has what is wanted of it."""
+    if not metric:
+        return None
+    settings = run.measured.settings(*place, metric)
+    wanted = (text for text, keys in settings.items() if setting.items() <= keys.items())
+    return _mean(run.measured.values(*place, metric, next(wanted, "")))
 
 
 def _mean(values: Mapping[int, float]) -> float | None:

@@ -18,7 +18,7 @@ from evalsuite.report.matrix import Matrix
 from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import Scale, listed, of_few, scale_of
 from evalsuite.report.plane import plane_svg
-from evalsuite.report.sentences import Line, lines_of, summary_of, table_of
+from evalsuite.report.sentences import Line, lines_of, summary_of, table_of, verdict_of
 from evalsuite.report.strip import strip_svg
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ def best_of(run: Run) -> str:
         if words:
             effects.append(f"{verb} {listed(words)}")
     shown = " and ".join(effects) or "neither a gain nor a loss is concluded"
-    against = f"{ranking.by} {difference} against {run.names[run.baseline]}"
+    gained = ranking.by in {rows[0].row.endpoint.words for rows in answer.part(Kind.BUYS).values()}
+    unsure = "" if gained else ", of which no gain is concluded"
+    against = f"{ranking.by} {difference} against {run.names[run.baseline]}{unsure}"
     return f"{best.words}: {against}; {shown}. Chosen by these numbers, which flatter it."
 
 
@@ -217,14 +219,23 @@ def ranking_of(run: Run) -> Ranking | None:
     variants = [run.baseline, *(matrix.variant for matrix in run.matrices)]
     variants = [name for name in variants if any(name in column.levels for column in columns)]
     variants.sort(key=lambda name: -by.row.way * by.levels[name] if name in by.levels else math.inf)
+    verdicts = {
+        matrix.variant: verdict_of(Answer.of(matrix)).replace(" ", "\u00a0")
+        for matrix in run.matrices
+        if matrix.rows
+    }
     rows = [
-        Ranked(name, run.names[name], tuple(column.cell(name) for column in columns))
+        Ranked(
+            name,
+            run.names[name],
+            ((verdicts.get(name, "–"), False), *(column.cell(name) for column in columns)),
+        )
         for name in variants
     ]
     # The number of workloads is told once, where it is the same for all columns.
     counts = {column.workloads for column in columns}
     together = counts.pop() if len(counts) == 1 else 0
-    heads = tuple(column.head(counted=not together) for column in columns)
+    heads = ("in short", *(column.head(counted=not together) for column in columns))
     return Ranking(by.row.endpoint.words, heads, tuple(rows), together)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from evalsuite.report.answer import Answer, Kind, Statement
 from evalsuite.report.cells import LEVEL, Reading
+from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import grouped, listed
 
 MOST = 3
@@ -69,9 +70,36 @@ def lines_of(answer: Answer) -> list[Line]:
     for kind in Kind:
         items = list(_items(answer, kind))
         shown, note = _with_one_doubt(items[:MOST])
-        nothing = _NOTHING[kind] if not items else ""
+        nothing = _NOTHING[kind] + _largest_open(answer, kind) if not items else ""
         lines.append(Line(kind, shown, len(items) - len(shown), nothing, note))
     return lines
+
+
+def _largest_open(answer: Answer, kind: Kind) -> str:
+    """The largest gain or loss that was measured and not concluded; empty where there is none."""
+    if kind not in (Kind.BUYS, Kind.COSTS):
+        return ""
+    way = 1 if kind is Kind.BUYS else -1
+    leads = [
+        _lead(valued)
+        for statements in answer.part(Kind.UNKNOWN).values()
+        if (valued := [one for one in statements if one.cell.estimate is not None])
+    ]
+    leads = [
+        lead
+        for lead in leads
+        if lead.cell.counted is None and not lead.cell.clock and way * _gain(lead) > 0
+    ]
+    if not leads:
+        return ""
+    lead = max(leads, key=lambda lead: (_weight_alone(lead), _weight(lead)))
+    return f" The largest that is open: {lead.row.endpoint.words}{_number(lead)}."
+
+
+def _gain(statement: Statement) -> float:
+    """The effect, above 0 where the variant is better."""
+    estimate = statement.cell.estimate
+    return statement.row.way * estimate.mean if estimate is not None else 0.0
 
 
 def _with_one_doubt(items: Sequence[Item]) -> tuple[tuple[Item, ...], str]:
@@ -97,21 +125,57 @@ def summary_of(answer: Answer) -> str:
     )
     unanswered = [words for words in asked if words not in {*gains, *losses, *same}]
     # 2. The quality of the deployed network is named where it is open: on it hangs most.
-    deployed = (one for one in answer.statements if one.row.endpoint.of)
-    main = next(deployed, answer.statements[0]).row
+    main = _main(answer)
     quality = main.endpoint.words
     # 3. The verdict, and what is left.
-    kept = quality if quality in same else ""
-    verdict = _verdict(_largest(gains), _largest(losses), kept, bool(unanswered))
+    word = verdict_of(answer)
+    verdict = _verdict(word, _largest(gains), _largest(losses), quality if quality in same else "")
     if not unanswered:
-        return f"{verdict}."
+        alone = f" Nothing but {asked[0]} was asked." if len(asked) == 1 else ""
+        return f"{word}: {verdict}.{alone}"
     verb = "are" if len(unanswered) > 1 else "is"
     named = ""
-    if quality in unanswered:
-        valued = [one for one in answer.statements if one.row is main and one.cell.estimate]
-        number = _number(_lead(valued)) if valued else ""
+    valued = [
+        one
+        for one in answer.part(Kind.UNKNOWN).get(main.endpoint.question, [])
+        if one.cell.estimate is not None
+    ]
+    if quality in unanswered and valued:
+        number = _number(_lead(valued))
         named = f", {quality}{number} among them" if len(unanswered) > 1 else number
-    return f"{verdict}. {len(unanswered)} of {len(asked)} questions {verb} open{named}."
+    return f"{word}: {verdict}. {len(unanswered)} of {len(asked)} questions {verb} open{named}."
+
+
+def verdict_of(answer: Answer) -> str:
+    """Whether to take the variant: "Yes", "No", "A trade", "It hardly matters" or "Not settled"."""
+    gains, losses = (
+        [
+            lead
+            for lead in map(_lead, answer.part(kind).values())
+            if not lead.cell.small and lead.cell.reading is not Reading.MIXED
+        ]
+        for kind in (Kind.BUYS, Kind.COSTS)
+    )
+    first = answer.statements[0].row
+    main = _main(answer)
+    # 1. A loss of quality that matters, in float or deployed, is no matter of trade.
+    if any(lead.row.endpoint.of or lead.row is first for lead in losses):
+        return "No"
+    if losses:
+        return "A trade" if gains else "No"
+    # 2. Without one, it hangs on whether the quality of the deployed network has an answer.
+    answered = any(
+        main.endpoint.question in answer.part(kind) for kind in Kind if kind is not Kind.UNKNOWN
+    )
+    if not answered:
+        return "Not settled"
+    return "Yes" if gains else "It hardly matters"
+
+
+def _main(answer: Answer) -> MatrixRow:
+    """The question of the deployed network's quality, on which most hangs; else the first."""
+    deployed = (one for one in answer.statements if one.row.endpoint.of)
+    return next(deployed, answer.statements[0]).row
 
 
 def _number(statement: Statement) -> str:
@@ -121,27 +185,24 @@ def _number(statement: Statement) -> str:
     return f" ({_signed(statement)} {_interval(statement)})"
 
 
-def _verdict(gains: str, losses: str, kept: str, open_: bool) -> str:
+def _verdict(word: str, gains: str, losses: str, kept: str) -> str:
     """What the answered questions say.
 
     Args:
+        word: see `verdict_of`.
         gains: questions in which the variant is better; empty where there are none.
         losses: questions in which it is worse.
         kept: the quality of the deployed network, where it is no worse; else empty.
-        open_: whether other questions have no answer.
     """
     if gains and losses:
-        return f"A trade: it gains in {gains}. It loses in {losses}"
+        first, second = f"it gains in {gains}", f"it loses in {losses}"
+        return f"{second}. I{first[1:]}" if word == "No" else f"{first}. I{second[1:]}"
     if losses:
-        return f"No, by these numbers: it loses in {losses}, and no gain is concluded"
+        return f"it loses in {losses}, and no gain is concluded"
     if not gains:
-        nothing = "neither a gain nor a loss is concluded"
-        return f"Not settled: {nothing}" if open_ else f"It hardly matters: {nothing}"
-    if not open_:
-        return f"Yes, by these numbers: it gains in {gains}, and no loss is concluded"
-    if kept:
-        return f"Yes, where this counts: it gains in {gains}, and {kept} is no worse"
-    return f"Not settled: it gains in {gains}, and no loss is concluded"
+        return "neither a gain nor a loss is concluded"
+    rest = f"{kept} is no worse" if kept else "no loss is concluded"
+    return f"it gains in {gains}, and {rest}"
 
 
 def _largest(questions: Mapping[str, Sequence[Statement]]) -> str:
@@ -260,7 +321,8 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
         doubt = ""
     else:
         after, doubt = f"{where}{also}{lacking}", _open(lead)
-    before = f"{_capital(phrase)} differs by"
+    way = " (lower is better)" if lead.row.way < 0 else ""
+    before = f"{_capital(phrase + way)} differs by"
     return Item(lead.row.endpoint.question, before, number, interval, after, lead, doubt)
 
 
@@ -324,7 +386,7 @@ def _open(statement: Statement) -> str:
         return f"from which nothing is concluded: {_reason(statement)}"
     if statement.cell.needed:
         needed = f"{statement.cell.needed:,} {statement.cell.replicates}"
-        return f"{_chance(statement)}; about {needed} would tell"
+        return f"{_chance(statement)}; about {needed} would tell {_points(statement.row.margin)}"
     return _chance(statement)
 
 

@@ -251,7 +251,7 @@ def test_a_first_look_tells_counts_of_few_samples() -> None:
     assert line.split("  ", 1)[0] == "bounds: certified_accuracy (eps=0.01, method=crown)"
     assert line.split()[-6:] == ["4", "of", "5", "5", "of", "5"]
     ranked, other = opening_of(run, lambda _variant, _question: "").ranking.rows
-    assert {ranked.cells[0][0], other.cells[0][0]} == {"4 of 5", "5 of 5"}
+    assert {ranked.cells[1][0], other.cells[1][0]} == {"4 of 5", "5 of 5"}
     texts = [item.text for line in lines_of(Answer.of(run.matrices[0])) for item in line.items]
     assert any(
         "is 5 of 5 test samples, 4 of 5 for the baseline" in text and "%" not in text

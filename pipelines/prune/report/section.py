@@ -398,7 +398,7 @@ SECTION = Section(
             STAGE,
             (BITS, ACCURACY),
             size="model_bytes",
-            times=FAST.metric,
+            faster="latency_ratio",
             setting={"batch": "1"},
         ),
     ),
