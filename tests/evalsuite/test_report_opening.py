@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
+from report_workshop import metric_rows, read_run
 
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.cells import Reading
@@ -151,24 +152,40 @@ def test_a_part_without_an_item_names_the_largest_that_is_open() -> None:
     )
 
 
-def test_times_of_the_plane_are_of_one_network_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_the_plane_are_of_the_baseline_in_float() -> None:
     """Eight bits take longer than float on the smallest networks; a ratio of two networks of
     eight bits does not say so.
     """
-    run = Run.of(REPORTS / "sample")
-    # Other work ran beside some of its clocks; here only what they are divided by matters.
-    monkeypatch.setattr("evalsuite.report.frontier.clock_doubts", lambda *_: {})
-    plane = plane_of(run)
+    accuracy = {"gelu": (0.9,), "relu": (0.8,)}
+    clocks = [
+        *metric_rows("relative_latency", {"gelu": (1.0,), "relu": (0.9,)}, "export", batch=1),
+        *metric_rows("latency_ratio", {"gelu": (0.5,), "relu": (0.8,)}, "q", "quantize", batch=1),
+        *metric_rows(
+            "relative_latency",
+            {"gelu": (1.0,), "relu": (0.6,)},
+            "q",
+            "quantize",
+            batch=1,
+            precision="int8",
+        ),
+    ]
+    rows = [
+        *metric_rows("accuracy", accuracy),
+        *metric_rows("runtime_accuracy", accuracy, "q", "quantize"),
+        *(replace(row, load=0.1) for row in clocks),
+    ]
+    plane = plane_of(read_run(rows, {"q": {"weight_bits": 8}}))
     assert plane is not None
     assert plane.cost == "time of one sample"
-    (whole,) = [p for p in plane.points if (p.variant, p.form) == ("annealed", "float")]
-    frame = run.frame
-    rows = frame[(frame.stage == "quantize") & (frame.metric == "latency_ratio")]
-    rows = rows[(rows.variant == "annealed") & (rows.setting == "batch=1")]
-    faster = rows.groupby(["step", "workload"]).value.mean().unstack()
-    expected = [whole.cost / float(np.exp(np.log(step).mean())) for _, step in faster.iterrows()]
-    drawn = [p.cost for p in plane.points if p.variant == "annealed" and "bits" in p.form]
-    assert sorted(drawn) == pytest.approx(sorted(expected))
+    times = {(point.variant, point.form): point.cost for point in plane.points}
+    assert times == pytest.approx(
+        {
+            ("gelu", "float"): 1.0,
+            ("relu", "float"): 0.9,
+            ("gelu", "8 bits"): 1.0 / 0.5,
+            ("relu", "8 bits"): 0.9 / 0.8,
+        }
+    )
 
 
 def test_a_loss_of_most_of_the_accuracy_is_a_cost() -> None:
