@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.answer import Answer, Kind
+from evalsuite.report.cells import Reading
 from evalsuite.report.frontier import plane_of
 from evalsuite.report.matrix import Matrix
 from evalsuite.report.matrix_row import MatrixRow
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from evalsuite.report.run import Run
 
 _COLUMNS = 6
+_UNASKED = "–"  # the verdict of the baseline, and of what the question does not ask for
 _STRIPS = 8  # variants whose strip plot is drawn: of more they would be most of the page
 LINE_TONES = {Kind.BUYS: "buys", Kind.COSTS: "costs", Kind.SAME: "same", Kind.UNKNOWN: "open"}
 Href = Callable[[str, str], str]  # (variant, question) -> the link to the evidence.
@@ -190,7 +192,11 @@ def best_of(run: Run) -> str:
     answer = Answer.of(matrix)
     effects = []
     for kind, verb in ((Kind.BUYS, "it gains in"), (Kind.COSTS, "it loses in")):
-        words = [statements[0].row.endpoint.words for statements in answer.part(kind).values()]
+        words = [
+            statements[0].row.endpoint.words
+            for statements in answer.part(kind).values()
+            if any(statement.cell.reading is not Reading.MIXED for statement in statements)
+        ]
         if words:
             effects.append(f"{verb} {listed(words)}")
     shown = " and ".join(effects) or "neither a gain nor a loss is concluded"
@@ -222,13 +228,13 @@ def ranking_of(run: Run) -> Ranking | None:
     verdicts = {
         matrix.variant: verdict_of(Answer.of(matrix)).replace(" ", "\u00a0")
         for matrix in run.matrices
-        if matrix.rows
+        if matrix.rows and matrix.variant in run.candidates
     }
     rows = [
         Ranked(
             name,
             run.names[name],
-            ((verdicts.get(name, "–"), False), *(column.cell(name) for column in columns)),
+            ((verdicts.get(name, _UNASKED), False), *(column.cell(name) for column in columns)),
         )
         for name in variants
     ]

@@ -16,7 +16,7 @@ _NOTHING = {
     Kind.BUYS: "No gain is concluded.",
     Kind.COSTS: "No loss is concluded.",
     Kind.SAME: "None is concluded.",
-    Kind.UNKNOWN: "Nothing: every question has an answer.",
+    Kind.UNKNOWN: "Nothing: every question that was asked has an answer.",
 }
 
 
@@ -93,7 +93,8 @@ def _largest_open(answer: Answer, kind: Kind) -> str:
     if not leads:
         return ""
     lead = max(leads, key=lambda lead: (_weight_alone(lead), _weight(lead)))
-    return f" The largest that is open: {lead.row.endpoint.words}{_number(lead)}."
+    looks = "But this looks like one" if _differs_alone(lead) else "The largest that is open"
+    return f" {looks}: {lead.row.endpoint.words}{_number(lead)}."
 
 
 def _gain(statement: Statement) -> float:
@@ -123,15 +124,29 @@ def summary_of(answer: Answer) -> str:
         {statements[0].row.endpoint.words: statements for statements in answer.part(kind).values()}
         for kind in (Kind.BUYS, Kind.COSTS, Kind.SAME)
     )
+    mixed = [
+        words
+        for part in (gains, losses)
+        for words, statements in part.items()
+        if _lead(statements).cell.reading is Reading.MIXED
+    ]
     unanswered = [words for words in asked if words not in {*gains, *losses, *same}]
     # 2. The quality of the deployed network is named where it is open: on it hangs most.
     main = _main(answer)
     quality = main.endpoint.words
     # 3. The verdict, and what is left.
     word = verdict_of(answer)
-    verdict = _verdict(word, _largest(gains), _largest(losses), quality if quality in same else "")
+    gained, lost = (
+        _largest({words: part[words] for words in part if words not in mixed})
+        for part in (gains, losses)
+    )
+    verdict = _verdict(word, gained, lost, quality if quality in same else "")
+    if mixed:
+        verdict = f"{verdict}. {_capital(listed(mixed))} goes both ways"
     if not unanswered:
-        alone = f" Nothing but {asked[0]} was asked." if len(asked) == 1 else ""
+        alone = (
+            f" Nothing but {asked[0]} was asked: no other is answered." if len(asked) == 1 else ""
+        )
         return f"{word}: {verdict}.{alone}"
     verb = "are" if len(unanswered) > 1 else "is"
     named = ""
@@ -147,7 +162,9 @@ def summary_of(answer: Answer) -> str:
 
 
 def verdict_of(answer: Answer) -> str:
-    """Whether to take the variant: "Yes", "No", "A trade", "It hardly matters" or "Not settled"."""
+    """Whether to take the variant: "Yes", "No", "A trade", "It hardly matters" or "Not settled",
+    the last with which way the quality of the deployed network points.
+    """
     gains, losses = (
         [
             lead
@@ -168,8 +185,18 @@ def verdict_of(answer: Answer) -> str:
         main.endpoint.question in answer.part(kind) for kind in Kind if kind is not Kind.UNKNOWN
     )
     if not answered:
-        return "Not settled"
+        return f"Not settled{_looks(answer, main)}"
     return "Yes" if gains else "It hardly matters"
+
+
+def _looks(answer: Answer, row: MatrixRow) -> str:
+    """Which way the open quality of the deployed network points, where its own interval, before
+    any adjustment, excludes 0.
+    """
+    valued = [one for one in answer.part(Kind.UNKNOWN).get(row.endpoint.question, []) if _gain(one)]
+    if not valued or not _differs_alone(lead := _lead(valued)):
+        return ""
+    return ", looks better" if _gain(lead) > 0 else ", looks worse"
 
 
 def _main(answer: Answer) -> MatrixRow:
