@@ -30,6 +30,12 @@ def net():
 
 
 @pytest.fixture(autouse=True)
+def _time_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for several epochs and rates, which other tests do not need."""
+    monkeypatch.setenv("EVALSUITE_SEARCH_SECONDS", "5")
+
+
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with a network and 400 rows, whose class is the sign of a column, but for a tenth
     of them.
