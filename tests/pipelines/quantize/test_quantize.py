@@ -679,7 +679,7 @@ def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench)
     assert "\n" not in lacking["qonnx"]
     assert sorted(outcome.artefacts) == ["execution", "quantized"]
     found = values(outcome)
-    assert found["integer_islands"] == 8
+    assert found["integer_islands"] == 14  # between quantizers of 16 bits, too
     assert found["float_islands"] > 0
     assert found["integer_mac_fraction"] > 0.9
     assert abs(found["integer_accuracy"] - found["accuracy"]) <= 0.01
