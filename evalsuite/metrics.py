@@ -56,8 +56,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleScores:
-    """Each test sample contributes this to a metric: with one network of a variant, differences are
-    tested over samples.
+    """The contributions of single test samples to a metric: with one network of a variant,
+    differences are tested over samples.
 
     Args:
         values: gives the samples' scores, float64 (samples,), whose mean is the metric's value.

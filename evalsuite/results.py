@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Status(str, Enum):
-    """A measurement became this. Every status but `ok` comes with a reason."""
+    """The ways in which a measurement ends. Every status but `ok` comes with a reason."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"  # the stage cannot measure this network

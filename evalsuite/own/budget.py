@@ -48,7 +48,7 @@ _SOONEST = 5  # steps that tell how long a step takes
 
 @dataclass(frozen=True)
 class Found:
-    """A search has found this budget.
+    """The budget that a search has found.
 
     Args:
         epochs: after which more did not help.

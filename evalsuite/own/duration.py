@@ -75,7 +75,7 @@ def duration_of(
 
 @dataclass(frozen=True)
 class Pace:
-    """The parts of jobs take these times, in seconds.
+    """The seconds that the parts of jobs take.
 
     Args:
         epoch: of training.

@@ -43,7 +43,7 @@ _MIXED = 0.01  # beyond rounding, in half precision too
 
 @dataclass(frozen=True)
 class Examined:
-    """A look at a user's model and data has found this.
+    """The findings of a look at a user's model and data.
 
     Args:
         activation: the registered name of the activation that variants replace; "" of an ONNX file.

@@ -35,7 +35,7 @@ _BATCH = 1
 
 @dataclass(frozen=True)
 class Goals:
-    """A treatment has to reach these goals.
+    """The goals that a treatment has to reach.
 
     Args:
         max_loss: of the task's first metric, in points where it is a fraction, else in its unit;

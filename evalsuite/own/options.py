@@ -19,7 +19,8 @@ from opgraph.errors import OwnError
 
 @dataclass(frozen=True)
 class Given:
-    """A command line, or a call in Python, gives this of a model; empty texts are not given.
+    """The options of a model as a command line, or a call in Python, gives them; empty texts stand
+    for options that are not given.
 
     Args:
         model: a reference, `hf:FOLDER`, `timm:NAME` or `net.onnx`.

@@ -1,4 +1,4 @@
-"""A person verifies this by eye before anything is measured: three samples as the model gets them,
+"""A preview to verify by eye before anything is measured: three samples as the model gets them,
 decoded, and the baseline's first score.
 """
 

@@ -59,7 +59,7 @@ class _Call(BaseModel):
 
 
 class _Replaced(BaseModel):
-    """`load_own` needs this besides the weights.
+    """The facts that `load_own` needs besides the weights.
 
     `biases` are those that a repair gave to layers without one; `places` are (path, channels,
     dimension); `example` is the key, shape and dtype of each part of a batch, where a run is needed

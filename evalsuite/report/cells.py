@@ -13,8 +13,8 @@ LEVEL = 0.05
 
 
 class Reading(str, Enum):
-    """A cell of the decision matrix concludes one of these about the variant, in the words that
-    readers see.
+    """The conclusions that a cell of the decision matrix may draw about the variant, in the words
+    that readers see.
     """
 
     HELPS = "helps"

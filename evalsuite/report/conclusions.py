@@ -1,4 +1,4 @@
-"""The cells of a family of tests conclude after Holm's adjustment over all of them.
+"""The conclusions of a family of tests, after Holm's adjustment over all of them.
 
 Two kinds of words may be false, and each is adjusted for by itself: "helps" and "costs", over the
 tests of no difference, and "no worse than the margin", over the tests of a loss of the margin.

@@ -39,7 +39,7 @@ def stricter_if_skewed(seeds: int) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """The variances of the cells are like this: the variance that they are drawn to, and how many
+    """The distribution of the cells' variances: the variance that they are drawn to, and how many
     degrees of freedom it counts for.
     """
 

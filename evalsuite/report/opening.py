@@ -296,7 +296,7 @@ def _column(run: Run, question: str) -> _Column | None:
         for row in matrix.rows
         if row.endpoint.question == question
     }
-    known = [
+    by_workload = [
         {
             name: cell.levels
             for name, cell in row.cells.items()
@@ -305,16 +305,19 @@ def _column(run: Run, question: str) -> _Column | None:
         for row in rows.values()
     ]
     rows = {
-        variant: row for (variant, row), cells in zip(rows.items(), known, strict=True) if cells
+        variant: row
+        for (variant, row), pairs in zip(rows.items(), by_workload, strict=True)
+        if pairs
     }
-    known = [cells for cells in known if cells]
+    by_workload = [pairs for pairs in by_workload if pairs]
     # 2. Means over the same workloads for all variants: over others they would compare workloads.
-    shared = [name for name in (known[0] if known else ()) if all(name in cells for cells in known)]
+    first = by_workload[0] if by_workload else {}
+    shared = [name for name in first if all(name in pairs for pairs in by_workload)]
     if not shared:
         return None
-    levels = {run.baseline: math.fsum(known[0][name][1] for name in shared) / len(shared)}
-    for variant, texts in zip(rows, known, strict=True):
-        levels[variant] = math.fsum(texts[name][0] for name in shared) / len(shared)
+    levels = {run.baseline: math.fsum(first[name][1] for name in shared) / len(shared)}
+    for variant, pairs in zip(rows, by_workload, strict=True):
+        levels[variant] = math.fsum(pairs[name][0] for name in shared) / len(shared)
     # 3. Of few test samples counts are told, and no percentage.
     cells = [row.cells[shared[0]] for row in rows.values()]
     few = cells[0].few if len(shared) == 1 and all(cell.counted for cell in cells) else 0

@@ -108,7 +108,11 @@ def _with_one_doubt(items: Sequence[Item]) -> tuple[tuple[Item, ...], str]:
     doubts = {item.doubt for item in items}
     if len(items) < 2 or len(doubts) > 1 or "" in doubts:
         return tuple(items), ""
-    doubt = doubts.pop().replace("from which", "From these numbers").replace("which", "These")
+    doubt = doubts.pop()
+    for beginning, sentence in (("from which ", "From these numbers "), ("which ", "These ")):
+        if doubt.startswith(beginning):
+            doubt = sentence + doubt.removeprefix(beginning)
+            break
     return tuple(replace(item, doubt="") for item in items), f"{doubt}."
 
 
@@ -119,74 +123,100 @@ def summary_of(answer: Answer) -> str:
     asked = list(dict.fromkeys(statement.row.endpoint.words for statement in answer.statements))
     if not asked:
         return ""
-    # 1. The questions of each part; one is open where no workload answers it.
+    # 1. The questions of each part. One is open where no workload answers it, and the quality of
+    # the deployed network also where only some do.
     gains, losses, same = (
         {statements[0].row.endpoint.words: statements for statements in answer.part(kind).values()}
         for kind in (Kind.BUYS, Kind.COSTS, Kind.SAME)
     )
+    quality = _main(answer).endpoint.words
+    kept = quality in same and _settled(answer)
+    answered = {*gains, *losses, *(words for words in same if words != quality or kept)}
+    unanswered = [words for words in asked if words not in answered]
     mixed = [
         words
-        for part in (gains, losses)
-        for words, statements in part.items()
+        for words, statements in {**gains, **losses}.items()
         if _lead(statements).cell.reading is Reading.MIXED
     ]
-    unanswered = [words for words in asked if words not in {*gains, *losses, *same}]
-    # 2. The quality of the deployed network is named where it is open: on it hangs most.
-    main = _main(answer)
-    quality = main.endpoint.words
-    # 3. The verdict, and what is left.
-    word = verdict_of(answer)
+    # 2. The verdict.
     gained, lost = (
         _largest({words: part[words] for words in part if words not in mixed})
         for part in (gains, losses)
     )
-    verdict = _verdict(word, gained, lost, quality if quality in same else "")
+    word = verdict_of(answer)
+    verdict = _verdict(word, gained, lost, quality if kept else "")
     if mixed:
         verdict = f"{verdict}. {_capital(listed(mixed))} goes both ways"
-    if not unanswered:
-        alone = (
-            f" Nothing but {asked[0]} was asked: no other is answered." if len(asked) == 1 else ""
-        )
-        return f"{word}: {verdict}.{alone}"
+    # 3. What is left.
+    if unanswered:
+        return f"{word}: {verdict}. {_left(answer, unanswered, asked)}."
+    alone = " Nothing else was asked." if len(asked) == 1 else ""
+    return f"{word}: {verdict}.{alone}"
+
+
+def _left(answer: Answer, unanswered: Sequence[str], asked: Sequence[str]) -> str:
+    """Say how many questions are open; the quality of the deployed network is named among them with
+    its number, since on it hangs most.
+    """
     verb = "are" if len(unanswered) > 1 else "is"
-    named = ""
+    count = f"{len(unanswered)} of {len(asked)} questions {verb} open"
+    main = _main(answer)
     valued = [
-        one
-        for one in answer.part(Kind.UNKNOWN).get(main.endpoint.question, [])
-        if one.cell.estimate is not None
+        statement
+        for statement in answer.part(Kind.UNKNOWN).get(main.endpoint.question, [])
+        if statement.cell.estimate is not None
     ]
-    if quality in unanswered and valued:
-        number = _number(_lead(valued))
-        named = f", {quality}{number} among them" if len(unanswered) > 1 else number
-    return f"{word}: {verdict}. {len(unanswered)} of {len(asked)} questions {verb} open{named}."
+    if main.endpoint.words not in unanswered or not valued:
+        return count
+    number = _number(_lead(valued))
+    return (
+        f"{count}, {main.endpoint.words}{number} among them" if len(asked) > 1 else count + number
+    )
 
 
 def verdict_of(answer: Answer) -> str:
     """Whether to take the variant: "Yes", "No", "A trade", "It hardly matters" or "Not settled",
     the last with which way the quality of the deployed network points.
     """
+    # 1. Gains and losses that matter, on the mean or on any workload.
     gains, losses = (
         [
-            lead
-            for lead in map(_lead, answer.part(kind).values())
-            if not lead.cell.small and lead.cell.reading is not Reading.MIXED
+            statement
+            for statements in answer.part(kind).values()
+            for statement in statements
+            if _matters(statement, _lead(statements))
         ]
         for kind in (Kind.BUYS, Kind.COSTS)
     )
+    # 2. A loss of quality that matters, in float or deployed, is no matter of trade.
     first = answer.statements[0].row
-    main = _main(answer)
-    # 1. A loss of quality that matters, in float or deployed, is no matter of trade.
-    if any(lead.row.endpoint.of or lead.row is first for lead in losses):
+    if any(loss.row.endpoint.of or loss.row is first for loss in losses):
         return "No"
     if losses:
         return "A trade" if gains else "No"
-    # 2. Without one, it hangs on whether the quality of the deployed network has an answer.
-    answered = any(
-        main.endpoint.question in answer.part(kind) for kind in Kind if kind is not Kind.UNKNOWN
-    )
-    if not answered:
-        return f"Not settled{_looks(answer, main)}"
+    # 3. Without one, it hangs on whether the quality of the deployed network has an answer.
+    if not _settled(answer):
+        return f"Not settled{_looks(answer, _main(answer))}"
     return "Yes" if gains else "It hardly matters"
+
+
+def _matters(statement: Statement, lead: Statement) -> bool:
+    """Whether an effect may be the margin or more; beside a mean, whether it is."""
+    if statement.cell.reading is Reading.MIXED:
+        return False
+    return not statement.cell.small if statement is lead else _weight(statement) >= 1.0
+
+
+def _settled(answer: Answer) -> bool:
+    """Whether the quality of the deployed network has an answer: its mean over the workloads,
+    beside which none may lose the margin; without a mean, on every workload.
+    """
+    question = _main(answer).endpoint.question
+    statements = [one for one in answer.statements if one.row.endpoint.question == question]
+    means = [statement for statement in statements if not statement.workload]
+    if any(mean.cell.open_losses for mean in means):
+        return False
+    return all(statement.kind is not Kind.UNKNOWN for statement in means or statements)
 
 
 def _looks(answer: Answer, row: MatrixRow) -> str:

@@ -46,7 +46,7 @@ class _Record(BaseModel):
 
 
 class TensorRecord(_Record):
-    """The safetensors file must hold this under a name."""
+    """The form of a tensor that a safetensors file must hold under a name."""
 
     dtype: str
     shape: list[Extent]

@@ -74,7 +74,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job's process left this behind.
+    """The remains of a job's process.
 
     `network` is the digest of the network it hands on, `handover` why it hands on none; `samples`
     the sizes of the parts of the data, where a network was made; `artefacts` the stage's files by

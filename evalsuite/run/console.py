@@ -1,5 +1,5 @@
-"""Commands that run something share this: running a recipe with progress on the terminal, ending
-with a message.
+"""The steps that all commands share which run something: running a recipe with progress on the
+terminal, ending with a message.
 
 Importing this module imports no heavy library.
 """

@@ -40,8 +40,8 @@ RETRIES = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A call is about these jobs: `only` are patterns of jobs' ids, as `digits-*/gelu/*`; `retry`
-    is of `RETRIES`.
+    """The jobs that a call is about: `only` are patterns of jobs' ids, as `digits-*/gelu/*`;
+    `retry` is of `RETRIES`.
     """
 
     only: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def with_seeds(recipe: Recipe, seeds: Iterable[int], file: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A job would become this: cached, run, or wait (its key needs a network that is not made yet).
+    """The prospect of a job: cached, run, or wait (its key needs a network that is not made yet).
 
     `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of
     it.

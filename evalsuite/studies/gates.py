@@ -75,7 +75,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A gate judges a measurement, or, without one, says that it found none."""
+    """The judgement of a gate on a measurement or, without one, that it found none."""
 
     gate: Gate
     line: Line | None

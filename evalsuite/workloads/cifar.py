@@ -250,7 +250,7 @@ def cifar_data(folder: str, classes: int) -> Data:
 
 @dataclass(frozen=True)
 class _ResNet(Budget):
-    """The residual networks share this."""
+    """The base of the residual networks."""
 
     version: ClassVar[str] = "2"
     classes: ClassVar[int] = 10

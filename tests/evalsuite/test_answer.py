@@ -23,7 +23,7 @@ from evalsuite.report.matrix import Matrix, matrix_row
 from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.opening import opening_of
 from evalsuite.report.section import Contrast, Endpoint, Evidence
-from evalsuite.report.sentences import lines_of
+from evalsuite.report.sentences import Item, _with_one_doubt, lines_of, verdict_of
 from evalsuite.report.statistics import Estimate, margin_p, mean_interval
 
 SEEDS = (0.001, -0.001, 0.0005, -0.0005, 0.0002)
@@ -155,6 +155,37 @@ def test_a_mean_that_is_no_worse_does_not_hide_what_it_costs_somewhere() -> None
     assert placed(answer) == {("q", "w"): "Costs"}
     assert answer.statements[0].notes == ["mixed: no worse on the mean, and costs at 4 bits"]
     assert row.cells["w"].reading is not Reading.HELPS
+
+
+def test_the_verdict_is_no_better_than_the_quality_of_every_workload() -> None:
+    """A gain beside quality that is kept on one workload, and on the other kept, lost, or open."""
+    gain = row_of({"v": evidence(0.05), "w": evidence(0.05)}, "gain")
+    verdicts = {}
+    for name, other in {
+        "kept": evidence(0.0),
+        "lost": evidence(-0.05),
+        "open": evidence(0.0, WIDE),
+        "open and far below": evidence(-0.03, WIDE),
+    }.items():
+        quality = row_of({"v": evidence(0.0), "w": other}, "quality")
+        verdicts[name] = verdict_of(answer_of(quality, gain))
+    assert verdicts == {
+        "kept": "Yes",
+        "lost": "No",
+        "open": "Not settled",
+        "open and far below": "Not settled",
+    }
+
+
+def test_a_doubt_that_items_share_keeps_its_words() -> None:
+    """The reason has a "which" of its own."""
+    reason = "the seeds lie closer together than elsewhere in this table, which may be chance"
+    (row,) = answer_of(row_of({"w": evidence(0.0, WIDE)})).statements
+    item = Item("q", "Quality differs by", "0.0", "", "on w", row)
+    items = [replace(item, doubt=f"from which nothing is concluded: {reason}")] * 2
+    shown, note = _with_one_doubt(items)
+    assert [item.doubt for item in shown] == ["", ""]
+    assert note == f"From these numbers nothing is concluded: {reason}."
 
 
 def test_a_later_run_takes_an_earlier_ones_place() -> None:

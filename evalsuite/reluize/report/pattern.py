@@ -29,7 +29,7 @@ LEVEL = 0.95
 
 
 class Answer(str, Enum):
-    """The seeds answer a question with one of these."""
+    """The answers that seeds may give to a question."""
 
     YES = "yes"
     NO = "no"
