@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -188,9 +189,9 @@ def verdict_of(answer: Answer) -> str:
         ]
         for kind in (Kind.BUYS, Kind.COSTS)
     )
-    # 2. A loss of quality that matters, in float or deployed, is no matter of trade.
-    first = answer.statements[0].row
-    if any(loss.row.endpoint.of or loss.row is first for loss in losses):
+    # 2. A loss of quality that matters, in float or of what is deployed, is no matter of trade.
+    qualities = {row.endpoint.question for row in (answer.statements[0].row, _main(answer))}
+    if any(loss.row.endpoint.question in qualities for loss in losses):
         return "No"
     if losses:
         return "A trade" if gains else "No"
@@ -239,7 +240,10 @@ def _number(statement: Statement) -> str:
     """ " (+0.3 points [−0.3, 0.9])"; of counts nothing, since they are no difference."""
     if statement.cell.counted is not None:
         return ""
-    return f" ({_signed(statement)} {_interval(statement)})"
+    interval = _interval(statement)
+    # What stands in parentheses already is told behind a comma.
+    beside = f", {interval.strip('()')}" if interval.startswith("(") else f" {interval}"
+    return f" ({_signed(statement)}{beside})"
 
 
 def _verdict(word: str, gains: str, losses: str, kept: str) -> str:
@@ -490,4 +494,4 @@ def _points(text: str) -> str:
 def _capital(phrase: str) -> str:
     """The phrase as the subject that begins a sentence; what a comma opens in it is closed."""
     subject = phrase[:1].upper() + phrase[1:]
-    return f"{subject}," if "," in subject else subject
+    return f"{subject}," if "," in re.sub(r"\(.*?\)", "", subject) else subject
