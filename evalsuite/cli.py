@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -811,3 +812,7 @@ def main() -> None:
             app()
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        # What python still does at its end clears folders away: one more Ctrl-C would neither
+        # hasten it nor end it without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -416,6 +416,21 @@ def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(
     assert (process.returncode, "Traceback" in errors) == (130, False), errors
 
 
+CTRL_C_AT_THE_END = """\
+import atexit, os, signal
+
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+
+
+def test_ctrl_c_as_a_command_clears_up_at_its_end_is_not_heard(workshop: Workshop) -> None:
+    (workshop.folder / "sitecustomize.py").write_text(CTRL_C_AT_THE_END)
+    workshop.path = workshop.folder
+    process = workshop.start("--version")
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
     number = signal.Signals[name]
