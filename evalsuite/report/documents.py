@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.answer import Answer
 from evalsuite.report.grids import MARKS, Grid, csv_text
@@ -15,6 +16,9 @@ from evalsuite.report.run import Run
 from evalsuite.report.sentences import lines_of, summary_of
 from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine
+
+if TYPE_CHECKING:
+    import jinja2
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
 LATEX = {
@@ -55,6 +59,12 @@ _PIECE = re.compile(f"[{_RAISED}]+|.")
 
 def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> str:
     """A document by its template, always the same for the same values."""
+    return _templates(autoescape).get_template(name).render(shown)
+
+
+@cache
+def _templates(autoescape: bool) -> jinja2.Environment:
+    """The templates of documents, each of which is compiled once in a process."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -66,7 +76,7 @@ def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> 
     )
     environment.filters["escaped"] = _cell
     environment.globals |= {"marks": MARKS, "not_recorded": NOT_RECORDED, "t_quantile": t_quantile}
-    return environment.get_template(name).render(shown)
+    return environment
 
 
 def latex(text: str) -> str:
