@@ -4,6 +4,7 @@ classes make it right?
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from evalsuite.tasks import Classification, MultiLabel, Segmentation
 
 _SAMPLES = 512
 _BATCH = 32
+# Values of outputs, of all samples and at once, and the fewest samples whatever they have.
+_OUTPUTS, _OUTPUTS_AT_ONCE, _LEAST = 2**28, 2**25, 4
+_MATCHED = 2048  # classes whose order is looked into, at most
 _FEWEST = 20  # targets that tell anything
 _GAIN = 0.1  # of accuracy, by another order
 _MOSTLY = 0.5  # of the samples of a class that are called another
@@ -59,12 +63,13 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
         )
     if not isinstance(task, (Classification, Segmentation)):
         return []
-    # 2. Classes: all that is asked follows from the confusion matrix of a few training samples.
-    confusion = _confusion(module, data)
-    count = confusion.sum()
+    # 2. Classes: what a few training samples are, and what they are called.
+    wanted, called = _decided(module, data)
+    count = len(wanted)
     if count < _FEWEST:
         return []
-    right, most = float(np.trace(confusion)) / count, float(confusion.sum(1).max()) / count
+    right = int((wanted == called).sum()) / count
+    most = int(torch.bincount(wanted).max()) / count
     # No better than naming the most frequent class: it may be trained for other data.
     sentences = []
     if right <= most:
@@ -74,7 +79,12 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
             f" guess: {guess}"
         )
     # A permutation that makes it right tells that data and model number the classes differently.
-    if swaps := _swaps(confusion, right, data.class_names):
+    # Words have an order that no tokenizer changes: so many classes are not matched.
+    size = int(torch.cat([wanted, called]).max()) + 1
+    if size > _MATCHED:
+        return sentences
+    confusion = torch.bincount(wanted * size + called, minlength=size * size).reshape(size, size)
+    if swaps := _swaps(confusion.numpy(), right, data.class_names):
         sentences.append(
             f"another order of the classes would make it right: {swaps}; see `data.labels` and"
             " `data.order`"
@@ -82,28 +92,40 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
     return sentences
 
 
-@torch.no_grad()
 def _answers(module: nn.Module, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
     """Targets of some training samples, and the module's outputs for them."""
+    targets, outputs = zip(*_batches(module, data), strict=True)
+    return torch.cat(targets), torch.cat(outputs)
+
+
+@torch.no_grad()
+def _batches(module: nn.Module, data: Data) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Targets of some training samples, and the module's outputs for them, batch by batch: fewer
+    samples where a sample has many outputs, as of a text with the logits of all words.
+    """
     labelled = data.train.labelled.nonzero().flatten()
-    spaced = torch.linspace(0, len(labelled) - 1, min(_SAMPLES, len(labelled))).long().unique()  # type: ignore[no-untyped-call]
+    values = data.train.targets[0].numel() * max(1, data.classes)
+    count = min(_SAMPLES, len(labelled), max(_LEAST, _OUTPUTS // values))
+    spaced = torch.linspace(0, len(labelled) - 1, count).long().unique()  # type: ignore[no-untyped-call]
     chosen = labelled[spaced]
     was_training = module.training
     module.eval()
-    outputs = [module(data.train.inputs[batch]) for batch in torch.split(chosen, _BATCH)]
+    size = max(1, min(_BATCH, _OUTPUTS_AT_ONCE // values))
+    for batch in torch.split(chosen, size):
+        yield data.train.targets[batch], module(data.train.inputs[batch])
     module.train(was_training)
-    return data.train.targets[chosen], torch.cat(outputs)
 
 
-def _confusion(module: nn.Module, data: Data) -> np.ndarray:
-    """How often a target of each class, in rows, is called each class, in columns: (classes,
-    classes).
+def _decided(module: nn.Module, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    """The classes of the targets of some training samples, and those that the module names, each
+    (targets,).
     """
-    targets, outputs = _answers(module, data)
-    counted = targets != IGNORED
-    wanted, called = targets[counted], data.task.decisions(outputs)[counted]
-    size = int(torch.cat([wanted, called]).max()) + 1
-    return torch.bincount(wanted * size + called, minlength=size * size).reshape(size, size).numpy()
+    wanted, called = [], []
+    for targets, outputs in _batches(module, data):
+        counted = targets != IGNORED
+        wanted.append(targets[counted])
+        called.append(data.task.decisions(outputs)[counted])
+    return torch.cat(wanted), torch.cat(called)
 
 
 def _swapped_labels(targets: torch.Tensor, outputs: torch.Tensor, names: tuple[str, ...]) -> str:

@@ -43,6 +43,7 @@ _ATTACKED = 64
 _PGD = "pgd"
 _COMPARED = 4  # samples of a radius by which the engines are compared
 _READ = 512  # samples read, and classified, at once
+_NOT_BEGUN = "not begun; ibp takes less, as do smaller networks and inputs"
 # Without these there are no bounds at all; the others may fail where these do not.
 _NEEDED = ("ibp", "crown")
 
@@ -77,19 +78,19 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
         if network.vocabulary is None:
             raise
         return _of_graph(network, bench, options, refusal, deadline)
+    pace = Pace(deadline)
     try:
         propagation = Propagation(
             subject,
             iterations=options.iterations,
             memory=options.memory * 2**20,
             all_lines=options.all_lines,
+            check=pace.check,
         )
     except Unsupported as refusal:
         return _of_graph(network, bench, options, refusal, deadline)
     # 3. Certify.
-    certification = Certification(
-        subject, samples, options, propagation, Pace(deadline), bench.seed
-    )
+    certification = Certification(subject, samples, options, propagation, pace, bench.seed)
     return certification.metrics(), kept(bench, subject.module, certification.broken)
 
 
@@ -268,6 +269,8 @@ class Certification:
         if method != "alpha-crown":
             return self._propagate(properties, method, points)
         crown = crown or self._propagate(properties, "crown", points)
+        if crown.refused:
+            return Found.none(method, len(properties), crown.reason)
         return self._optimize(
             properties, crown, torch.tensor([point is not None for point in points])
         )
@@ -284,6 +287,8 @@ class Certification:
         began = time.monotonic()
         holds, rounded = torch.zeros(2, len(properties), dtype=torch.bool)
         late = torch.ones_like(holds)
+        if reason := self._propagation.too_slow(method, self._pace.seconds):
+            return Found.none(method, len(properties), f"{_NOT_BEGUN}: {reason}")
 
         def bound(some: slice) -> Margins:
             return self._propagation.bounds(properties[some], method)

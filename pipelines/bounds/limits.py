@@ -24,6 +24,10 @@ WIDE = (
 SHARE = 0.8  # of the time limit: what is left of it is for the rest of the job
 
 
+class OutOfTime(Exception):
+    """Raised while bounds are computed when the deadline has passed."""
+
+
 class Pace:
     """Starts no batch that would end after `deadline` of `time.monotonic`, judged by the kind's
     slowest so far.
@@ -31,11 +35,18 @@ class Pace:
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
+        self.seconds = self.left()
+        """What there was until the deadline at the start."""
         self.slowest: dict[str, float] = {}
 
     def left(self) -> float:
         """The seconds until the deadline, negative once it has passed."""
         return self.deadline - time.monotonic()
+
+    def check(self) -> None:
+        """Raise OutOfTime where the deadline has passed."""
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
 
     def in_time(
         self,
@@ -47,7 +58,7 @@ class Pace:
         budget: float = math.inf,
     ) -> list[Part]:
         """The results of the batches that fit; none is started once `budget` seconds are used
-        up.
+        up, and one that is not done by the deadline gives none.
         """
         done: list[Part] = []
         first = time.monotonic()
@@ -55,7 +66,10 @@ class Pace:
             began = time.monotonic()
             if began - first > budget or began + self.slowest.get(kind, 0.0) > self.deadline:
                 break
-            done.append(work(slice(at, at + batch)))
+            try:
+                done.append(work(slice(at, at + batch)))
+            except OutOfTime:
+                break
             self.slowest[kind] = max(self.slowest.get(kind, 0.0), time.monotonic() - began)
         return done
 

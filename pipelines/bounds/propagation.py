@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from evalsuite import Network, Property, Unsupported
+from netverify.carried import carrying_seconds
 from netverify.forward import attends
 from netverify.graph import Affine, Graph
 from netverify.onnx_reader import graph_of_typed
@@ -23,6 +25,7 @@ from netverify.rounding import EPS
 from opgraph import operations as typed
 from opgraph import sizes
 from opgraph.aten import LEFT_OUT
+from opgraph.estimates import too_slow
 from opgraph.graph import Graph as TypedGraph
 from opgraph.graph import Node
 from opgraph.modules import written
@@ -50,6 +53,7 @@ _FEWER = 4
 # A bound of rounding errors, in logits, beyond which boxes are not worth their time.
 _BLURRED = 1e3
 _GREATEST = 1e300
+_CARRIED = ("crown-ibp", "crown", "alpha-crown")
 _BACKWARD = {"ibp": False, "crown-ibp": False, "crown": True}
 # How near tensors are that are one tensor, by their size; torch's softplus leaves out as much.
 _NEAR = 1e-8
@@ -95,6 +99,7 @@ class Propagation:
         memory: bytes that a batch may take, roughly; one property at a time may take more.
         all_lines: whether alpha-CROWN optimizes the lines that the bounds of the activations'
             inputs are made of too, where the margins' lines alone prove too little.
+        check: called often while bounds are computed; what it raises ends that.
 
     Attributes:
         batch: how many properties are bounded at once.
@@ -114,6 +119,7 @@ class Propagation:
         iterations: int = 20,
         memory: int = _MEMORY,
         all_lines: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         if memory < 1:
             raise ValueError(f"memory must be >= 1 byte, got {memory}")
@@ -121,7 +127,7 @@ class Propagation:
             raise ValueError(f"iterations must be >= 1, got {iterations}")
         refuse_values(network.module)
         # 1. Copies to compare with: as the network runs, and in float64.
-        self._network = network
+        self._network, self._deadline = network, check
         self._single = copy.deepcopy(network.module).eval()
         self._reference = copy.deepcopy(self._single).double()
         # 2. Read it once: its layers, through which rounding is followed, and its graph, which is
@@ -131,6 +137,7 @@ class Propagation:
         attended = attends(whole)
         if attended and max(math.prod(sizes.at(node.shape, 1)) for node in whole.nodes) > NARROW:
             raise Unsupported(WIDE)
+        self._typed = whole
         traced = written(whole, example, exact=True)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
@@ -176,6 +183,15 @@ class Propagation:
             memory=memory,
             all_lines=all_lines,
         )
+
+    def too_slow(self, method: str, seconds: float) -> str:
+        """Why a method is not begun, or "": by estimate a box takes more than `seconds`."""
+        if method not in _CARRIED:
+            return ""
+        # Margins and logits, of the logits both ends: all of them are carried back twice.
+        rows = 2 * 2 * self._network.classes
+        taken = carrying_seconds(self._typed, rows, points=method == "crown-ibp")
+        return too_slow(taken, seconds, f"{method} of one box")
 
     @torch.no_grad()
     def _refuse_blurred(self) -> None:
@@ -303,6 +319,7 @@ class Propagation:
             backward=backward,
             within=None if regions.center is None else regions.least_of,
             everywhere=self._narrow,
+            check=self._deadline,
         )
 
     def _optimized(self, properties: list[Property], crown: Margins, until: float) -> Margins:

@@ -68,11 +68,17 @@ class Certificate:
 
         Raises:
             Unsupported: the network has nothing to swap, or an operation without sound bounds,
-                named by its path.
+                named by its path; or one box would take more than the stage's time, by estimate.
         """
         from pipelines.swap_certificate.measuring import Measurement
 
-        work = Measurement(network, bench, max(self.samples, self.sweep_samples), self.positions)
+        work = Measurement(
+            network,
+            bench,
+            max(self.samples, self.sweep_samples),
+            self.positions,
+            points=0.0 in self.eps,
+        )
         metrics = [each for eps in self.eps for each in work.at(eps, self.samples)]
         for hardness in self.hardness:
             metrics += [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -81,17 +82,23 @@ class _Part:
     swept: SwapBounds
 
 
-def _part(subject: Subject, check: Callable[[], None]) -> _Part:
+def _part(subject: Subject, check: Callable[[], None], seconds: float, *, points: bool) -> _Part:
+    """The bounds of one subject. Raises Unsupported where one box, or one point where a radius is
+    0, would take more than `seconds`, by estimate.
+    """
     network = subject.network
     before = network.module if network.unswapped is None else network.unswapped
     refuse_recurrent(before, "bounded")
-    swept = SwapBounds(before, network.input_shape, check=check)
+    asked: dict[str, Any] = {"check": check, "seconds": seconds, "points": points}
+    swept = SwapBounds(before, network.input_shape, **asked)
     if not swept.swaps:
         raise Unsupported("nothing to swap: the network has no activation but ReLU")
     if network.unswapped is None:
         return _Part(subject, swept, swept)
     return _Part(
-        subject, SwapBounds(before, network.input_shape, swapped=network.module, check=check), swept
+        subject,
+        SwapBounds(before, network.input_shape, swapped=network.module, **asked),
+        swept,
     )
 
 
@@ -103,16 +110,29 @@ class Measurement:
         bench: its data.
         samples: how many test samples may be asked for at most.
         positions: of tokens, how many are perturbed; 0 for all.
+        points: whether a radius is 0.
 
     Raises:
-        Unsupported: nothing to swap, or an operation without bounds.
+        Unsupported: nothing to swap, an operation without bounds, or one box would take more than
+            the time that there is, by estimate.
     """
 
-    def __init__(self, network: Network, bench: Bench, samples: int, positions: int = 0) -> None:
-        self._deadline = time.monotonic() + _SHARE * bench.time_limit
+    def __init__(
+        self,
+        network: Network,
+        bench: Bench,
+        samples: int,
+        positions: int = 0,
+        *,
+        points: bool = True,
+    ) -> None:
+        self._seconds = _SHARE * bench.time_limit
+        self._deadline = time.monotonic() + self._seconds
         self._bench = bench
         found = subjects(network, bench, samples, positions=positions)
-        self._parts = [_part(subject, self._check) for subject in found]
+        self._parts = [
+            _part(subject, self._check, self._seconds, points=points) for subject in found
+        ]
         self._region: dict[str, float] = (
             {"positions": positions} if positions and network.vocabulary else {}
         )
@@ -139,12 +159,19 @@ class Measurement:
             **({} if hardness is None else {"hardness": hardness}),
         }
         names = _METRICS if hardness is None else _SWEPT
-        # 2. Certify, with the bounds of the network as it is or of the hardness in question.
+        # 2. What would take longer than there is time for is not begun.
+        estimates = [
+            part.bounds.too_slow(self._seconds, points=not eps) for part, some in asked if some
+        ]
+        if slow := next(filter(None, estimates), ""):
+            reason = f"not bounded: {slow}"
+            return [Metric(name, None, *_METRICS[name], setting, reason=reason) for name in names]
+        # 3. Certify, with the bounds of the network as it is or of the hardness in question.
         bounds = [(part.bounds if hardness is None else part.swept, some) for part, some in asked]
         found = self._found(bounds, hardness)
         if found is None:
             return [Metric(name, None, *_METRICS[name], setting, reason=_LATE) for name in names]
-        # 3. Rows of what is true of all samples reached.
+        # 4. Rows of what is true of all samples reached.
         places = [each.sample for _, some in asked for each in some]
         late, values = len(places) - len(found.certified), found.values()
         told = f"{late} of {len(places)} samples {_LATE}" if late else ""
@@ -155,7 +182,7 @@ class Measurement:
         ]
         if hardness is not None:
             return rows
-        # 4. Each sample's own rows; those that were late are at the end and have none.
+        # 5. Each sample's own rows; those that were late are at the end and have none.
         for sample, bound, yes in zip(
             places, found.certified.tolist(), found.kept.tolist(), strict=False
         ):

@@ -17,14 +17,14 @@ from PIL import Image
 from pyarrow import parquet
 from torch import nn
 
-from evalsuite.contract import IGNORED, Data, Task
+from evalsuite.contract import IGNORED, Data, Split, Task
 from evalsuite.data.classes import Naming
 from evalsuite.data.reading import read_data
 from evalsuite.data.source import source_of
 from evalsuite.own.asked_model import Model
 from evalsuite.own.baseline import doubts
 from evalsuite.own.hugging_face import class_names
-from evalsuite.tasks import Classification, MultiLabel, TokenClassification
+from evalsuite.tasks import Classification, LanguageModel, MultiLabel, TokenClassification
 from opgraph.errors import OwnError
 
 MODEL = ("positive", "negative", "neutral")
@@ -507,3 +507,28 @@ def test_labels_that_another_order_would_make_right_are_told(order: list[int], w
     (sentence,) = doubts(module, data) or [""]
     assert wanted in sentence
     assert bool(sentence) == bool(wanted)
+
+
+class _Words(nn.Module):
+    """Logits of a million words at each position, which take no memory; notes how many samples it
+    is given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Parameter(torch.zeros(()))
+        self.seen = 0
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen += len(tokens)
+        return self.word.expand(*tokens.shape, 2**20)
+
+
+def test_few_texts_tell_whether_a_model_of_many_words_is_better_than_a_guess() -> None:
+    tokens = torch.arange(100 * 16).reshape(100, 16) % 7
+    split = Split(tokens, (tokens + 1) % 7, LanguageModel())
+    data = Data(split, split, split, split, (0.0, 1.0), 2**20, "0" * 64, 2**20)
+    module = _Words()
+    (sentence,) = doubts(module, data)
+    assert module.seen == 16  # of 100: as many as have 2^28 logits
+    assert "right for 14% of 256 training targets, no better than a guess" in sentence

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from evalsuite import Bench, Metric, Network, Split, Unsupported
+from evalsuite import Bench, Data, Metric, Network, Split, Unsupported
 from evalsuite.tasks import score
 from evalsuite.yardstick import untimed_batches
 from opgraph import estimates
 from opgraph.estimates import Work, work_of
 from opgraph.limits import held
+from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
+from pipelines.prune.exact import ExactPrune
 from pipelines.quantize import Quantize
 from pipelines.smt import Smt
+from pipelines.swap_certificate import Certificate
 
 
 @pytest.fixture
@@ -111,3 +116,77 @@ def test_integers_are_run_on_fewer_samples_where_all_take_too_long(
     (accuracy,) = [row for row in rows if row.name == "runtime_accuracy"]
     assert accuracy.value is not None
     assert "first 20" not in accuracy.reason
+
+
+class _Wide(nn.Sequential):
+    """A convolution to a million values, of which each has two bounds: minutes for a box."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.GELU(),
+            nn.AvgPool2d(64),
+            nn.Flatten(),
+            nn.Linear(64, 2),
+        )
+
+
+def wide(folder: Any) -> tuple[Network, Bench]:
+    """A network that is quick at a point, and takes minutes in a box, with a bench of 100 s."""
+    shape = (1, 128, 128)
+    split = Split(torch.rand(4, *shape), torch.tensor([0, 1, 0, 1]))
+    data = Data(split, split, split, split, (0.0, 1.0), 2, "0" * 64, None)
+    network = Network("wide", _Wide().eval(), shape, 2, given=split.inputs[:2])
+    return network, Bench(data, 0, folder, 100.0, lambda *_, **__: None)
+
+
+def test_swap_certificates_of_boxes_that_take_too_long_are_not_begun(tmp_path: Path) -> None:
+    stage = Certificate(eps=(0.0, 0.01), samples=1, hardness=())
+    rows = rows_of(stage.run(*wide(tmp_path)).metrics)
+    by_eps = {
+        row.setting["eps"]: row
+        for row in rows
+        if row.name == "certified_disruption" and row.sample is None
+    }
+    assert by_eps[0.0].value is not None
+    assert by_eps[0.01].value is None
+    assert "not bounded: linear bounds of a box" in by_eps[0.01].reason
+    with pytest.raises(Unsupported, match=r"a box .* by estimate"):
+        Certificate(eps=(0.01,), samples=1, hardness=()).run(*wide(tmp_path))
+
+
+def test_lines_that_take_too_long_are_not_begun_beside_intervals(tmp_path: Path) -> None:
+    attacks = {"restarts": 0, "attack_steps": 1, "attack_queries": 1, "attack_targets": 1}
+    stage = Bounds(eps=(0.001,), samples=1, methods=("ibp", "crown", "alpha-crown"), **attacks)
+    rows = rows_of(stage.run(*wide(tmp_path)).metrics)
+    certified = {row.setting["method"]: row for row in rows if row.name == "certified_accuracy"}
+    assert certified["ibp"].value is not None
+    for method in ("crown", "alpha-crown"):
+        assert certified[method].value is None
+        assert "crown of one box would take about" in certified[method].reason
+
+
+def test_exact_prune_compares_fewer_inputs_where_all_take_too_long(
+    network: Any, bench: Any
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    module = copy.deepcopy(given.module)
+    with torch.no_grad():  # a unit that nothing reads, so that something is removed
+        linear = [each for each in module.modules() if isinstance(each, nn.Linear)][-1]
+        linear.weight[:, 0] = 0.0
+    seconds = 4 * work_of(given.module, given.example(1)).seconds(1)
+    short = replace(place, time_limit=200 * seconds / 0.1)
+    rows = rows_of(ExactPrune().run(replace(given, module=module), short).metrics)
+    (error,) = [row for row in rows if row.name == "equality_error"]
+    assert "the greatest on 100 test inputs and 100 random ones" in error.reason
+    assert error.value is not None
+
+
+def test_exact_prune_refuses_networks_that_do_not_fit_twice(
+    network: Any, bench: Any, limit: None
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    estimates.allow(held() + 1)
+    with pytest.raises(Unsupported, match="comparing the networks on one sample would take"):
+        ExactPrune().run(given, place)

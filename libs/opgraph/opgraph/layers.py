@@ -120,7 +120,9 @@ _MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
 _GLOBAL = {1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d}
 
 
-def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
+def in_layers(
+    module: nn.Module, input_shape: tuple[int, ...], graph: Graph | None = None
+) -> nn.Module:
     """The network as an nn.Sequential of torch's layers and known activations; itself, where it is
     one already.
 
@@ -128,11 +130,16 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     a function in a `forward` becomes the module that computes it, named by its operation. The real
     function is the same, exactly.
 
+    Args:
+        module: the network.
+        input_shape: of one sample, of real numbers.
+        graph: of the module, where it was read before.
+
     Raises:
         Unsupported: hooks or replaced forwards; a value that several others take, or an operation
             that is no layer, named by the path; whatever `opgraph.read` refuses.
     """
-    if not any(_is_foreign(layer) for layer in _leaves(module)):
+    if is_layered(module):
         return module
     # 1. Refuse what would be lost, as hooks, and what is not read exactly.
     for path, layer in module.named_modules():
@@ -147,7 +154,8 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
             )
     # 2. Read the graph as layers in a row, and put these in modules at their paths.
     example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
-    layers = list(_layers(read(module, example), module))
+    graph = read(module, example) if graph is None else graph
+    layers = list(_layers(graph, module))
     made = _nested(
         [((path.replace("-", "_") or "layer").split("."), layer) for path, layer in layers]
     )
@@ -158,6 +166,11 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     # 3. The result must compute the same.
     _compare(made, module, example)
     return made.train(module.training)
+
+
+def is_layered(module: nn.Module) -> bool:
+    """Whether a network is an nn.Sequential of torch's layers and known activations already."""
+    return not any(_is_foreign(layer) for layer in _leaves(module))
 
 
 def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:

@@ -19,22 +19,38 @@ from torch import fx, nn
 from evalsuite import Unsupported
 from lambda_gelu import RELU, census
 from netverify.certificate import UnitBounds
+from opgraph import operations as op
+from opgraph.graph import Graph
 from opgraph.inputs import Inputs
-from opgraph.modules import in_modules
+from opgraph.modules import written
+from opgraph.reading import read
 from pipelines.prune.exact.layers import Hidden, Layers
 from pipelines.prune.exact.questions import fractions
 
+_NO_UNITS = "no activation stands between two linear layers alone: no units to remove"
 _ROUNDED = 64 * torch.finfo(torch.float64).eps
 
 
-def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[UnitBounds]]:
+def read_behind_norms(
+    module: nn.Module, example: Inputs, graph: Graph | None = None
+) -> tuple[Layers, list[UnitBounds]]:
     """The hidden layers of a network that is no chain, and bounds of what activations take:
     infinite without a norm.
+
+    Args:
+        module: the network.
+        example: a batch of real inputs.
+        graph: of the module, where it was read before.
 
     Raises:
         Unsupported: the network cannot be read, or no activation stands between two linear layers.
     """
-    nodes = [node for node in in_modules(module, example).graph.nodes if node.op == "call_module"]
+    graph = read(module, example) if graph is None else graph
+    # To write the modules takes longer than to read the graph: where that has no such place, it is
+    # not begun.
+    if not _has_units(graph):
+        raise Unsupported(_NO_UNITS)
+    nodes = [node for node in written(graph, example).graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in nodes)
     relu = {use.path: use.traits.name == RELU.name for use in census(module)}
     hidden, bounds, kept_whole = list[Hidden](), list[UnitBounds](), dict[str, str]()
@@ -72,10 +88,19 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
         )
         bounds.append(UnitBounds(path, *reached))
     if not hidden:
-        raise Unsupported(
-            "no activation stands between two linear layers alone: no units to remove"
-        )
+        raise Unsupported(_NO_UNITS)
     return Layers(hidden, kept_whole, sum(each.units for each in hidden), chain=False), bounds
+
+
+def _has_units(graph: Graph) -> bool:
+    """Whether some activation takes what a linear layer gives, and a linear layer takes it."""
+    users = graph.users()
+    return any(
+        isinstance(node.operation, op.Pointwise)
+        and isinstance(graph.nodes[node.sources[0]].operation, op.Linear)
+        and any(isinstance(graph.nodes[user].operation, op.Linear) for user in users[at])
+        for at, node in enumerate(graph.nodes)
+    )
 
 
 def _layer(module: nn.Module, node: object) -> nn.Module | None:

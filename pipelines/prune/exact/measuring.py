@@ -8,7 +8,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,11 @@ from evalsuite.contract import FineTune
 from evalsuite.samples import pieces
 from evalsuite.tasks.score import scores, worsening
 from lambda_gelu import fold_hardness
-from opgraph.layers import in_layers
+from netverify.certificate import UnitBounds
+from opgraph.estimates import allowed, refuse_beyond, too_slow, work_of
+from opgraph.graph import Graph
+from opgraph.layers import in_layers, is_layered
+from opgraph.reading import read as graph_of
 from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import Layers, weighted
@@ -36,6 +39,10 @@ _TOLERANCE = 1e-6
 _RANDOM = 256
 _BATCH = 512  # samples at a time: bounds the memory
 _TOKENS = 64  # the same of texts, which have outputs for each token
+# Two networks are compared, in numbers that are twice as large and take twice as long.
+_NETWORKS, _DOUBLE = 2, 2
+# Of what memory is left, and of the job's time, what the comparison may take.
+_MEMORY_SHARE, _COMPARING_SHARE = 0.25, 0.1
 # The part of the job's time after which no question is put to the solver any more.
 _SOLVING_SHARE = 0.6
 _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
@@ -52,7 +59,8 @@ def measure(options: ExactPruneOptions, network: Network, bench: Bench) -> Outco
     original = _trained(options, given, bench, read)
     # 2. Remove what is proven idle, and compare the logits on data.
     removed = remove_all(original, read)
-    error, size = _compare(original, removed.module, _inputs(bench))
+    compared = _compared(network, bench, removed)
+    error, size = _compare(original, removed.module, _inputs(bench, compared))
     tolerance = _TOLERANCE * max(1.0, size)
     if not error <= tolerance:
         raise Unsupported(
@@ -73,7 +81,7 @@ def measure(options: ExactPruneOptions, network: Network, bench: Bench) -> Outco
     # 4. Tell what went, what was proven, and what it costs and saves.
     metrics = [
         *_counts(removed),
-        Metric("equality_error", error, "logit", Direction.LOWER),
+        Metric("equality_error", error, "logit", Direction.LOWER, reason=compared.reason),
         *_proven(original, removed, bench, tolerance),
         _equality("smt", prover.network(original, removed)),
         *_unit_proofs(units),
@@ -93,22 +101,42 @@ def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
     """The network as it is read, and what reads it: as a chain of layers, or else what stands
     behind norms.
     """
-    refusal = "tokens are no inputs of a chain of layers"
+    refusal, example = "tokens are no inputs of a chain of layers", network.example(2)
+    graph: Graph | None = None
     if network.vocabulary is None:
         try:
-            chain = in_layers(network.module, network.input_shape)
+            if not is_layered(network.module):
+                graph = graph_of(network.module, example)
+            chain = in_layers(network.module, network.input_shape, graph)
             reads = reads_chain(network.input_shape, bench.data.domain)
             if reads(chain)[0].hidden:
                 return chain, reads
             refusal = "no units to remove: no activation stands between two layers"
         except Unsupported as error:
             refusal = str(error)
-    read = partial(read_behind_norms, example=network.example(2))
     try:
-        read(network.module)
+        first = read_behind_norms(network.module, example, graph)
     except Unsupported as error:
         raise Unsupported(f"{refusal}; nor is it read behind norms: {error}") from error
+    weights = _weights(network.module)
+
+    def read(module: nn.Module) -> tuple[Layers, list[UnitBounds]]:
+        # What was read already holds of a network of the same weights: reading takes long.
+        same = _weights(module)
+        if same.keys() == weights.keys() and all(
+            torch.equal(tensor, same[name]) for name, tensor in weights.items()
+        ):
+            return first
+        return read_behind_norms(module, example)
+
     return network.module, read
+
+
+def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor.detach()
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
 
 
 def _trained(options: ExactPruneOptions, given: nn.Module, bench: Bench, read: Read) -> nn.Module:
@@ -158,24 +186,74 @@ def _check(removed: Removed, proofs: list[Proof]) -> None:
             )
 
 
-def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Compared:
+    """On how many inputs of each kind two networks are compared, and how many at a time.
+
+    Args:
+        test: test inputs.
+        points: corners and random points of the domain, or random tokens.
+        at_once: of all of them, in one batch.
+        reason: why they are fewer than all, or "".
+    """
+
+    test: int
+    points: int
+    at_once: int
+    reason: str = ""
+
+
+def _compared(network: Network, bench: Bench, removed: Removed) -> _Compared:
+    """As many inputs as fit, by estimate, into the memory and a share of the time; one, where
+    nothing was removed, since the networks are one.
+    """
+    tokens = network.vocabulary is not None
+    test, points = len(bench.data.test), _TOKENS if tokens else 2 * _RANDOM
+    work = work_of(network.module, network.example(1))
+    # Both networks compute in float64, with values of twice the bytes, half as fast.
+    left = _MEMORY_SHARE * allowed() / (_NETWORKS * _DOUBLE)
+    refuse_beyond(
+        _NETWORKS * _DOUBLE * work.memory(1),
+        "comparing the networks on one sample",
+        "shorter texts or smaller pictures take less",
+    )
+    at_once = max(1, min(_TOKENS if tokens else _BATCH, int(left / work.memory(1))))
+    if not removed.claims:
+        return _Compared(1, 1, 1)
+    seconds = _NETWORKS * _DOUBLE * work.seconds(1)
+    most = _COMPARING_SHARE * bench.time_limit
+    reason = too_slow(
+        (test + points) * seconds, most, f"comparing the networks on {test + points} inputs"
+    )
+    if reason:
+        count = max(1, int(most / seconds) // 2)
+        test, points = min(test, count), min(points, count)
+        reason = f"the greatest on {test} test inputs and {points} random ones: {reason}"
+    return _Compared(test, points, at_once, reason)
+
+
+def _inputs(bench: Bench, compared: _Compared) -> Iterator[torch.Tensor]:
     """Test inputs, then corners and random points of the domain, in batches: float64; or tokens,
     also random ones.
     """
     low, high = bench.data.domain
     shape = bench.data.input_shape
     generator = torch.Generator().manual_seed(bench.seed)
+    test = bench.data.test.inputs[: compared.test]
     if bench.data.vocabulary is not None:
-        yield from pieces(bench.data.test.inputs, _TOKENS)
-        yield torch.randint(bench.data.vocabulary, (_TOKENS, *shape), generator=generator)
+        yield from pieces(test, compared.at_once)
+        words = torch.randint(bench.data.vocabulary, (compared.points, *shape), generator=generator)
+        yield from words.split(compared.at_once)
         return
     # One half are corners, of which the first two are the lowest and the highest of all.
-    points = torch.rand(2 * _RANDOM, *shape, generator=generator, dtype=torch.float64)
-    points[:_RANDOM] = points[:_RANDOM].round()
-    points[0], points[1] = 0.0, 1.0
-    for inputs in pieces(bench.data.test.inputs, _BATCH):
+    points = torch.rand(compared.points, *shape, generator=generator, dtype=torch.float64)
+    corners = max(1, compared.points // 2)
+    points[:corners] = points[:corners].round()
+    points[:1], points[1:2] = 0.0, 1.0
+    for inputs in pieces(test, compared.at_once):
         yield inputs.double()
-    yield low + (high - low) * points
+    for some in points.split(compared.at_once):
+        yield low + (high - low) * some
 
 
 @torch.no_grad()

@@ -12,19 +12,23 @@ import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import nn
 
 from lambda_gelu.activations import RELU
+from netverify.carried import carrying_seconds
 from netverify.difference import with_difference
 from netverify.forward import attends, zonotopes_apart
 from netverify.graph import Graph
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation
 from netverify.zonotope import Zonotope
+from opgraph import sizes
 from opgraph.embedded import Embedded
 from opgraph.errors import Unsupported
+from opgraph.estimates import too_slow
 from opgraph.graph import Graph as TypedGraph
 from opgraph.graph import Node
 from opgraph.operations import Constant, Operation, Pointwise, Product
@@ -116,6 +120,9 @@ def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGr
     return TypedGraph(tuple(nodes), places[graph.output], graph.inputs)
 
 
+# Rows of each output that are carried back: see `_certified`.
+_ROWS = 12
+_CURE = "take smaller inputs, fewer classes or a smaller network, or give the stage more time"
 # Entries of the values of the boxes that are bounded at once.
 _ENTRIES = 2**12
 # Of networks with attention: lines are carried backward as well where no layer has more values.
@@ -214,7 +221,9 @@ class SwapBounds:
     the same inputs: see `netverify.forward`.
 
     Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a
-    computation. For deadlines.
+    computation. For deadlines. Where `seconds` of one box are known to be too few, by estimate, it
+    raises Unsupported before any is bounded: of a point, or, where no `points` are asked for, of a
+    box.
     """
 
     def __init__(
@@ -224,6 +233,8 @@ class SwapBounds:
         *,
         swapped: nn.Module | None = None,
         check: Callable[[], None] = lambda: None,
+        seconds: float = inf,
+        points: bool = True,
     ) -> None:
         self._shape, self._check = input_shape, check
         self._smooth = read_module(module, input_shape)
@@ -234,6 +245,8 @@ class SwapBounds:
         """Whether any activation is another than ReLU."""
         self._swapped = None if swapped is None else read_module(swapped, input_shape)
         self._attends = attends(self._smooth)
+        if reason := self.too_slow(seconds, points=points):
+            raise Unsupported(f"{reason}: {_CURE}")
         self._pairs: dict[float | None, Graph] = {}
         # Build the graph once now, so that what cannot be bounded is refused here, and see how many
         # boxes fit.
@@ -241,6 +254,17 @@ class SwapBounds:
         self._narrow = largest <= _NARROW
         self.batch = 1 if self._attends else max(1, _ENTRIES // largest)
         """How many boxes are bounded at once."""
+
+    def too_slow(self, seconds: float, *, points: bool) -> str:
+        """Why no box is bounded, or "": one takes more than `seconds`, by estimate of what lines of
+        both networks multiply. Zonotopes, of networks with attention, have no estimate.
+        """
+        if self._attends or not self.swaps:
+            return ""
+        outputs = sizes.at(self._smooth.nodes[self._smooth.output].shape, 1)[-1]
+        taken = 2 * carrying_seconds(self._smooth, _ROWS * outputs, points=points)
+        what = "a point" if points else "a box"
+        return too_slow(taken, seconds, f"linear bounds of {what} through both networks")
 
     def _sides(self, hardness: float | None) -> tuple[TypedGraph, TypedGraph]:
         """The smooth network of a hardness, and the swapped one."""
