@@ -21,6 +21,7 @@ _BATCH = 32
 # Values of outputs, of all samples and at once, and the fewest samples whatever they have.
 _OUTPUTS, _OUTPUTS_AT_ONCE, _LEAST = 2**28, 2**25, 4
 _MATCHED = 2048  # classes whose order is looked into, at most
+_TARGETS = 2048  # of more classes than that: enough to see whether it is better than a guess
 _FEWEST = 20  # targets that tell anything
 _GAIN = 0.1  # of accuracy, by another order
 _MOSTLY = 0.5  # of the samples of a class that are called another
@@ -104,8 +105,10 @@ def _batches(module: nn.Module, data: Data) -> Iterator[tuple[torch.Tensor, torc
     samples where a sample has many outputs, as of a text with the logits of all words.
     """
     labelled = data.train.labelled.nonzero().flatten()
-    values = data.train.targets[0].numel() * max(1, data.classes)
-    count = min(_SAMPLES, len(labelled), max(_LEAST, _OUTPUTS // values))
+    places = data.train.targets[0].numel()
+    values = places * max(1, data.classes)
+    most = _OUTPUTS // values if data.classes <= _MATCHED else _TARGETS // places
+    count = min(_SAMPLES, len(labelled), max(_LEAST, most))
     spaced = torch.linspace(0, len(labelled) - 1, count).long().unique()  # type: ignore[no-untyped-call]
     chosen = labelled[spaced]
     was_training = module.training

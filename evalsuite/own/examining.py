@@ -118,17 +118,28 @@ def examine(workload: Brought) -> Examined:
         lines += [("warning", sentence) for sentence in prepared]
     # 5. What recipes go by: the inputs' range, for noise and boxes, and whether BatchNorm can be
     # recalibrated.
-    low, high = data.domain
     normalised = any(
         isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in module.modules()
     )
     return Examined(
         "" if workload.is_onnx else workload.original,
         tuple(lines),
-        high - low,
+        _width(module, data),
         normalised,
         floors(data),
     )
+
+
+def _width(module: nn.Module, data: Data) -> float:
+    """How far apart inputs are: of real numbers their range; of tokens, whose numbers are names, the
+    range of what they are embedded to, 1 where that is not found.
+    """
+    low, high = data.domain
+    if data.vocabulary is None:
+        return high - low
+    tables = (each.weight for each in module.modules() if isinstance(each, nn.Embedding))
+    words = [table.detach() for table in tables if len(table) >= data.vocabulary]
+    return float(words[0].max() - words[0].min()) if words else 1.0
 
 
 def _given(workload: Brought, data: Data) -> nn.Module:

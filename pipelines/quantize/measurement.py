@@ -25,7 +25,7 @@ from evalsuite.yardstick import untimed_batches
 from intnet.grids import Rounding
 from lambda_gelu import fold_hardness
 from opgraph.deployment import run_onnx
-from opgraph.estimates import Work, too_slow, work_of_file
+from opgraph.estimates import Work, allowed, too_slow, work_of, work_of_file
 from opgraph.inputs import Inputs, leaves
 from opgraph.onnx_network import open_onnx
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
@@ -50,6 +50,9 @@ _SESSIONS = 4  # of files that are timed in one process
 # Of the job's time, what the definition of the integer-only network may take, which takes a sample
 # so many times as long as a float network does, by the order; and the fewest samples.
 _INTEGER_SHARE, _RUNS, _FEWEST = 0.5, 400, 16
+# Of the memory that is left, what calibration samples may take; how many times their outputs, in
+# float64, and the values of the widest operation, in float32, are held; and the bytes of each.
+_MEMORY_SHARE, _HELD_OUTPUTS, _HELD_VALUES, _DOUBLE, _SINGLE = 0.5, 3, 3, 8, 4
 _WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -62,7 +65,8 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     folded, by_position = _prepared(network, bench, options)
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
-    inputs = bench.data.calibration.first(options.calibration_samples)
+    room, too_many = _calibrating(folded, network, bench, options.calibration_samples)
+    inputs = bench.data.calibration.first(room)
     deployed = quantize(folded, network.input_shape, inputs, bench, options, example)
     quantized, test = deployed.network, bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
@@ -84,11 +88,14 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     work = work_of_file(onnx.load_from_string(float_file))
     untimed = untimed_batches(work, bench.time_limit, _SESSIONS)
     count, fewer = _affordable(len(test), work, bench.time_limit, options.compared_samples)
-    some = _some(test, count)
+    some = _some(test, count or 1)
     # 3. A network of integers needs a grid everywhere. Where quantizers stood by what ONNX Runtime
     # reads, that is another network, made beside this one.
     whole, of_integers = deployed, list[Metric | Timed]()
-    if options.placement == "auto" and not network.several:  # several inputs have no integer form
+    if not count:
+        row = replace(found[0], name=f"integer_{found[0].name}", value=None)
+        of_integers.append(replace(row, reason=f"not run: {fewer}"))
+    elif options.placement == "auto" and not network.several:  # several have no integer form
         try:
             whole = _with_grids_everywhere(
                 deployed, folded, network.input_shape, inputs, bench, options, example
@@ -116,7 +123,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
         )
         of_integers += study.metrics(Rounding(options.rounding))
     metrics = [
-        Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
+        Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL, reason=too_many),
         *deployed.rows,
         *found,
         *agreement_metrics(
@@ -146,14 +153,31 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     return Outcome(metrics, {**written, "execution": report}, handed_on)
 
 
+def _calibrating(module: nn.Module, network: Network, bench: Bench, asked: int) -> tuple[int, str]:
+    """How many calibration samples there are room for, at least one, and why they are fewer than
+    asked for, or "": treatments are judged by the outputs of half of them, held all at once.
+    """
+    count = min(asked, len(bench.data.calibration))
+    work = work_of(module, network.example(1))
+    each = _HELD_OUTPUTS * _DOUBLE * work.outputs + _HELD_VALUES * _SINGLE * work.widest
+    most = max(1, int(_MEMORY_SHARE * allowed() / each))
+    if count <= most:
+        return count, ""
+    what = f"the outputs of {count} samples, and what they are made of,"
+    return most, f"{most} of {count}: {what} would take about {count * each / 2**30:.2g} GiB"
+
+
 def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tuple[int, str]:
     """On how many test samples networks are compared integer by integer, and why they are fewer
     than all, or than were asked for, or "": by estimate the definition takes too much of the job's
-    time.
+    time. 0 where it takes too much on one of them.
     """
     wanted = min(asked, samples) if asked else samples
     seconds, most = _RUNS * work.seconds(1), _INTEGER_SHARE * time_limit
-    count = max(_FEWEST, int(most / seconds)) if seconds else wanted
+    count = int(most / seconds) if seconds else wanted
+    # A few are worth all of the job's time, but not more than that.
+    if _FEWEST * seconds <= time_limit:
+        count = max(_FEWEST, count)
     if count >= wanted:
         return wanted, ""
     what = f"running {wanted} samples by the definition of integers"

@@ -525,10 +525,10 @@ class _Words(nn.Module):
 
 
 def test_few_texts_tell_whether_a_model_of_many_words_is_better_than_a_guess() -> None:
-    tokens = torch.arange(100 * 16).reshape(100, 16) % 7
+    tokens = torch.arange(200 * 16).reshape(200, 16) % 7
     split = Split(tokens, (tokens + 1) % 7, LanguageModel())
     data = Data(split, split, split, split, (0.0, 1.0), 2**20, "0" * 64, 2**20)
     module = _Words()
     (sentence,) = doubts(module, data)
-    assert module.seen == 16  # of 100: as many as have 2^28 logits
-    assert "right for 14% of 256 training targets, no better than a guess" in sentence
+    assert module.seen == 128  # of 200: as many as have 2,048 targets
+    assert "right for 14% of 2,048 training targets, no better than a guess" in sentence

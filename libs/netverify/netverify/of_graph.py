@@ -42,13 +42,7 @@ def nodes_of(
         Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by
             the node's name. Or its attention lists more than memory holds, by estimate.
     """
-    attention = attention_of(graph)
-    refuse_beyond(
-        attention.memory,
-        f"bounds through {attention.pairs} scores or pairs of them and {attention.products}"
-        " products of attention",
-        "they grow with the square of the positions, and with the blocks; take fewer of either",
-    )
+    refuse_attention(graph)
     try:
         return Writer(recognised(graph), _RULES, check, computed=computed).run()
     except Unsupported:
@@ -58,6 +52,19 @@ def nodes_of(
         except Unsupported:
             pass
         raise
+
+
+def refuse_attention(graph: TypedGraph, networks: int = 1) -> None:
+    """Raise Unsupported where the attention of so many networks of this graph lists more than
+    memory holds, by estimate.
+    """
+    attention = attention_of(graph)
+    refuse_beyond(
+        networks * attention.memory,
+        f"bounds through {networks * attention.pairs} scores or pairs of them and"
+        f" {networks * attention.products} products of attention",
+        "they grow with the square of the positions, and with the blocks; take fewer of either",
+    )
 
 
 def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import opgraph
-from netverify.of_graph import nodes_of
+from netverify.of_graph import nodes_of, refuse_attention
 from opgraph import estimates
+from opgraph.attention import attention_of
 from opgraph.limits import held
 
 
@@ -39,3 +40,12 @@ def test_pairs_that_do_not_fit_are_refused_and_others_are_not(limit: None) -> No
     assert nodes_of(short, lambda: None)[0]
     estimates.allow(0)
     assert nodes_of(long, lambda: None)[0]
+
+
+def test_two_networks_with_attention_take_twice_what_one_takes(limit: None) -> None:
+    graph = opgraph.read(_Attention(), torch.randn(2, 60, 4))
+    memory = attention_of(graph).memory
+    estimates.allow(held() + 3 * memory // 2)
+    refuse_attention(graph)
+    with pytest.raises(opgraph.Unsupported, match="424800 scores or pairs of them"):
+        refuse_attention(graph, networks=2)

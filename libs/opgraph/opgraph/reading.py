@@ -44,9 +44,19 @@ def read(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) 
         Unsupported: torch.export cannot capture it, an operator has no reader, or what was read
             computes something else; the text names the module's path.
     """
-    graph = recognised(graph_of_module(module, example, whole))
+    graph = captured(module, example, whole)
     compare(graph, copy.deepcopy(module).eval(), example)
     return graph
+
+
+def captured(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
+    """The graph of a module before it is compared with it, which takes as long as several forward
+    passes: to see first whether there is in it what is looked for. For the arguments see `read`.
+
+    Raises:
+        Unsupported: torch.export cannot capture the module, or an operator has no reader.
+    """
+    return recognised(graph_of_module(module, example, whole))
 
 
 def read_onnx(path: Path, example: Inputs | None = None, *, output: str | None = None) -> Graph:

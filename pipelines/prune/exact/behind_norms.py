@@ -9,6 +9,7 @@ pictures.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from fractions import Fraction
 from math import inf
@@ -23,7 +24,7 @@ from opgraph import operations as op
 from opgraph.graph import Graph
 from opgraph.inputs import Inputs
 from opgraph.modules import written
-from opgraph.reading import read
+from opgraph.reading import captured, compare
 from pipelines.prune.exact.layers import Hidden, Layers
 from pipelines.prune.exact.questions import fractions
 
@@ -45,12 +46,14 @@ def read_behind_norms(
     Raises:
         Unsupported: the network cannot be read, or no activation stands between two linear layers.
     """
-    graph = read(module, example) if graph is None else graph
-    # To write the modules takes longer than to read the graph: where that has no such place, it is
-    # not begun.
-    if not _has_units(graph):
+    # Where the graph has no such place, it need not be compared with the network, nor written as
+    # modules: both take longer than to capture it.
+    known = captured(module, example) if graph is None else graph
+    if not _has_units(known):
         raise Unsupported(_NO_UNITS)
-    nodes = [node for node in written(graph, example).graph.nodes if node.op == "call_module"]
+    if graph is None:
+        compare(known, copy.deepcopy(module).eval(), example)
+    nodes = [node for node in written(known, example).graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in nodes)
     relu = {use.path: use.traits.name == RELU.name for use in census(module)}
     hidden, bounds, kept_whole = list[Hidden](), list[UnitBounds](), dict[str, str]()

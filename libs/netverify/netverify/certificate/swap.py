@@ -22,6 +22,7 @@ from netverify.carried import carrying_seconds
 from netverify.difference import with_difference
 from netverify.forward import attends, zonotopes_apart
 from netverify.graph import Graph
+from netverify.of_graph import refuse_attention
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation
 from netverify.zonotope import Zonotope
@@ -245,6 +246,8 @@ class SwapBounds:
         """Whether any activation is another than ReLU."""
         self._swapped = None if swapped is None else read_module(swapped, input_shape)
         self._attends = attends(self._smooth)
+        # Both networks are written as one graph, which takes long where there is much attention.
+        refuse_attention(self._smooth, networks=2)
         if reason := self.too_slow(seconds, points=points):
             raise Unsupported(f"{reason}: {_CURE}")
         self._pairs: dict[float | None, Graph] = {}
