@@ -110,7 +110,10 @@ def _compare_module(graph: Bounded, network: Network) -> None:
     random = torch.randn(_POINTS, *network.input_shape, generator=torch.Generator().manual_seed(0))
     # Real and random inputs in one batch; each is compared by the size of its own outputs.
     points = torch.cat([network.example(_POINTS).double(), random.double()])
-    ours, theirs = graph(points.flatten(1)), module(points).flatten(1)
+    widest = max((node.size for node in graph.nodes), default=1)
+    some = points.split(max(1, _ENTRIES // widest))  # type: ignore[no-untyped-call]
+    ours = torch.cat([graph(part.flatten(1)) for part in some])
+    theirs = torch.cat([module(part).flatten(1) for part in some])
     apart, size = (ours - theirs).abs(), theirs.abs()
     if not bool((apart <= _CLOSE * (size + size.amax(1, keepdim=True))).all()):
         raise Unsupported(f"the graph differs from the module by {float(apart.max()):.3g}")
@@ -134,6 +137,7 @@ def _model(network: Network) -> onnx.ModelProto:
             ) from error
 
 
+_ENTRIES = 2**24  # of the widest value, of all points that are compared at once
 _ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
 # A sample's place, the position that is asked for, and what it is embedded to.
 _Member = tuple[int, int | None, torch.Tensor]

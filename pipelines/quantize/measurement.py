@@ -154,17 +154,20 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
 
 
 def _calibrating(module: nn.Module, network: Network, bench: Bench, asked: int) -> tuple[int, str]:
-    """How many calibration samples there are room for, at least one, and why they are fewer than
-    asked for, or "": treatments are judged by the outputs of half of them, held all at once.
+    """How many calibration samples there is room for, and why they are fewer than asked for, or "":
+    treatments are judged by the outputs of half of them, held all at once. At least two, one to fit
+    to and one to judge by.
     """
     count = min(asked, len(bench.data.calibration))
     work = work_of(module, network.example(1))
     each = _HELD_OUTPUTS * _DOUBLE * work.outputs + _HELD_VALUES * _SINGLE * work.widest
-    most = max(1, int(_MEMORY_SHARE * allowed() / each))
+    most = max(2, int(_MEMORY_SHARE * allowed() / each))
     if count <= most:
         return count, ""
     what = f"the outputs of {count} samples, and what they are made of,"
-    return most, f"{most} of {count}: {what} would take about {count * each / 2**30:.2g} GiB"
+    return most, (
+        f"{most} of {count}: {what} would take about {count * each / 2**30:.2g} GiB, by estimate"
+    )
 
 
 def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tuple[int, str]:

@@ -26,7 +26,7 @@ from evalsuite.cli import app
 from evalsuite.deployed import running
 from evalsuite.networks import load_network, save_network
 from evalsuite.own.assessing import _table
-from evalsuite.own.examining import examine
+from evalsuite.own.examining import _width, examine
 from evalsuite.own.options import own_of
 from evalsuite.own.own import Own
 from evalsuite.reading import Reading, unchanged
@@ -677,3 +677,19 @@ def test_the_look_before_a_run_takes_samples_with_targets() -> None:
         app, ["init", "my.py:net", "--data", "data.npz", "--task", "regression"]
     )
     assert done.exit_code == 0, done.output
+
+
+def test_radii_of_tokens_are_in_the_units_of_their_embedding() -> None:
+    words = nn.Embedding(7, 2)
+    with torch.no_grad():
+        words.weight.uniform_(-0.5, 0.5)
+        words.weight[0, 0], words.weight[6, 1] = -0.5, 0.75
+    module = nn.Sequential(nn.Embedding(3, 2), words)  # the first is no table of these words
+    tokens = torch.arange(8).reshape(4, 2) % 7
+    split = Split(tokens, torch.tensor([0, 1, 0, 1]))
+    data = Data(split, split, split, split, (0.0, 6.0), 2, "0" * 64, 7)
+    assert _width(module, data) == 1.25
+    assert _width(nn.Sequential(nn.Linear(2, 2)), data) == 1.0
+    pixels = Split(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
+    real = Data(pixels, pixels, pixels, pixels, (0.0, 6.0), 2, "0" * 64, None)
+    assert _width(module, real) == 6.0

@@ -190,3 +190,27 @@ def test_exact_prune_refuses_networks_that_do_not_fit_twice(
     estimates.allow(held() + 1)
     with pytest.raises(Unsupported, match="comparing the networks on one sample would take"):
         ExactPrune().run(given, place)
+
+
+def test_quantize_calibrates_on_as_many_samples_as_fit(
+    network: Any, bench: Any, limit: None
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    estimates.allow(held() + 1)
+    rows = rows_of(Quantize(calibration_samples=20, compared_samples=2).run(given, place).metrics)
+    (count,) = [row for row in rows if row.name == "calibration_samples"]
+    assert count.value == 2
+    assert "2 of 20: the outputs of 20 samples" in count.reason
+
+
+def test_integers_of_which_one_sample_takes_too_long_are_left_out(network: Any, bench: Any) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    short = replace(place, time_limit=400 * work_of(given.module, given.example(1)).seconds(1))
+    rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
+    (row,) = [row for row in rows if row.name.startswith("integer_")]
+    assert row.name == "integer_accuracy"
+    assert row.value is None
+    assert "not run: running 450 samples by the definition of integers" in row.reason
+    # What the file does is known all the same.
+    (accuracy,) = [row for row in rows if row.name == "runtime_accuracy"]
+    assert accuracy.value is not None

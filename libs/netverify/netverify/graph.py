@@ -231,9 +231,17 @@ class Graph:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x;
-        differentiable.
+        differentiable. A value that no later node takes is let go.
         """
-        return self.values(x)[self.output]
+        last = {source: at for at, node in enumerate(self.nodes, 1) for source in node.sources}
+        found = {0: x}
+        for at, node in enumerate(self.nodes[: self.output], 1):
+            value = node.operation(*(found[source] for source in node.sources))
+            found[at] = value.expand(len(x), -1)
+            for source in set(node.sources):
+                if last[source] == at:
+                    del found[source]
+        return found[self.output]
 
     def to(self, dtype: torch.dtype) -> Graph:
         """The graph with coefficients of another dtype, to be called with inputs of that."""

@@ -243,7 +243,7 @@ def _inputs(bench: Bench, compared: _Compared) -> Iterator[torch.Tensor]:
     if bench.data.vocabulary is not None:
         yield from pieces(test, compared.at_once)
         words = torch.randint(bench.data.vocabulary, (compared.points, *shape), generator=generator)
-        yield from words.split(compared.at_once)
+        yield from pieces(words, compared.at_once)
         return
     # One half are corners, of which the first two are the lowest and the highest of all.
     points = torch.rand(compared.points, *shape, generator=generator, dtype=torch.float64)
@@ -252,7 +252,7 @@ def _inputs(bench: Bench, compared: _Compared) -> Iterator[torch.Tensor]:
     points[:1], points[1:2] = 0.0, 1.0
     for inputs in pieces(test, compared.at_once):
         yield inputs.double()
-    for some in points.split(compared.at_once):
+    for some in pieces(points, compared.at_once):
         yield low + (high - low) * some
 
 
