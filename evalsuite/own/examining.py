@@ -131,8 +131,8 @@ def examine(workload: Brought) -> Examined:
 
 
 def _width(module: nn.Module, data: Data) -> float:
-    """How far apart inputs are: of real numbers their range; of tokens, whose numbers are names, the
-    range of what they are embedded to, 1 where that is not found.
+    """How far apart inputs are: of real numbers their range; of tokens, whose numbers are names,
+    the range of what they are embedded to, 1 where that is not found.
     """
     low, high = data.domain
     if data.vocabulary is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from evalsuite.contract import IGNORED
 from evalsuite.deployed import is_file
 from evalsuite.samples import pieces
 from netverify.attacks import ATTACKS, attack, dlr_note
+from netverify.carried import refuse_margins
 from netverify.falsifier import falsify
 from opgraph.recurrent import refuse_recurrent
 from pipelines.bounds import METHODS, Bounds
@@ -61,6 +63,8 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
             f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or"
             " interval; a regression asks for one by its option `tolerance`"
         )
+    if asks == "margin":
+        refuse_margins(network.classes)
     # 1. Files and intervals are bounded by the graph, and integer networks by another stage.
     if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)
@@ -269,8 +273,8 @@ class Certification:
         if method != "alpha-crown":
             return self._propagate(properties, method, points)
         crown = crown or self._propagate(properties, "crown", points)
-        if crown.refused:
-            return Found.none(method, len(properties), crown.reason)
+        if crown.bounds is None and crown.reason:  # not begun
+            return replace(crown, method=method)
         return self._optimize(
             properties, crown, torch.tensor([point is not None for point in points])
         )
@@ -288,7 +292,7 @@ class Certification:
         holds, rounded = torch.zeros(2, len(properties), dtype=torch.bool)
         late = torch.ones_like(holds)
         if reason := self._propagation.too_slow(method, self._pace.seconds):
-            return Found.none(method, len(properties), f"{_NOT_BEGUN}: {reason}")
+            return Found(method, holds, late, rounded, 0.0, None, f"{_NOT_BEGUN}: {reason}")
 
         def bound(some: slice) -> Margins:
             return self._propagation.bounds(properties[some], method)

@@ -11,6 +11,7 @@ import torch
 
 from evalsuite import Bench, Direction, Metric, Network, Property, Unsupported
 from evalsuite.verification.subjects import Subject, subjects
+from netverify.carried import refuse_margins
 from netverify.certificate import SwapBounds
 from opgraph.recurrent import refuse_recurrent
 
@@ -129,6 +130,7 @@ class Measurement:
         self._seconds = _SHARE * bench.time_limit
         self._deadline = time.monotonic() + self._seconds
         self._bench = bench
+        refuse_margins(network.classes)
         found = subjects(network, bench, samples, positions=positions)
         self._parts = [
             _part(subject, self._check, self._seconds, points=points) for subject in found

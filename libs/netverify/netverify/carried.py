@@ -1,5 +1,5 @@
 """What linear bounds of a network's graph take, estimated before they are computed: seconds, by the
-multiplications of its operations.
+multiplications of its operations, and bytes, by its outputs.
 """
 
 from __future__ import annotations
@@ -8,13 +8,25 @@ from itertools import accumulate
 from math import prod
 
 from netverify.scalar_lines import is_piecewise_linear
-from opgraph.estimates import RATE
+from opgraph.estimates import RATE, refuse_beyond
 from opgraph.graph import Graph, Node
 from opgraph.operations import Convolution, Linear, MatMul, Pointwise
 from opgraph.sizes import at
 
 _DOUBLE = 2  # times as long as in float32
 _ENDS = 2  # rows of each entry: its lower and its upper bound
+_BYTES, _HELD = 8, 4  # of a coefficient, and how many times all rows over the outputs are held
+
+
+def refuse_margins(outputs: int) -> None:
+    """Raise Unsupported where the rows that margins are of the outputs, each of as many numbers as
+    there are outputs, take more memory than there is, by estimate.
+    """
+    refuse_beyond(
+        _HELD * _BYTES * outputs**2,
+        f"bounds of the margins of {outputs} outputs, each a row of as many numbers,",
+        "they grow with the square of the classes, or words; take fewer of them",
+    )
 
 
 def multiplications(graph: Graph) -> list[int]:
