@@ -36,6 +36,7 @@ _WORST = (
     Reading.COSTS,
     Reading.MIXED,
     Reading.UNRESOLVED,
+    Reading.SATURATED,
     Reading.FACT,
     Reading.NO_WORSE,
     Reading.HELPS,

@@ -41,6 +41,7 @@ class Statement:
         workload: where, empty for the mean over all workloads of the row.
         cell: the difference, and what it concludes.
         study: the run that it is of, where the answer joins several.
+        alone: whether the answer is of this workload alone, which need not be told then.
     """
 
     kind: Kind
@@ -48,6 +49,7 @@ class Statement:
     workload: str
     cell: MatrixCell
     study: str = ""
+    alone: bool = False
 
     @property
     def where(self) -> str:
@@ -118,12 +120,13 @@ class Answer:
         return tuple(self._statements())
 
     def _statements(self) -> Iterator[Statement]:
+        alone = len(self.matrix.workloads) == 1
         for row in self.matrix.rows:
             for workload, cell in (*row.cells.items(), ("", row.pooled)):
                 kind = kind_of(cell, row)
                 if kind is not None:
                     study = self.studies.get((row.endpoint.question, workload), "")
-                    yield Statement(kind, row, workload, cell, study)
+                    yield Statement(kind, row, workload, cell, study, alone)
 
     def part(self, kind: Kind) -> dict[str, list[Statement]]:
         """Question -> the statements of one part of the answer."""
@@ -147,7 +150,7 @@ def kind_of(cell: MatrixCell, row: MatrixRow) -> Kind | None:
     estimate = cell.estimate
     if estimate is None:
         return None if cell is row.pooled or cell.reason == "not asked" else Kind.UNKNOWN
-    if cell.pooled and cell.reading in (Reading.MIXED, Reading.FACT):
+    if cell.pooled and cell.reading in (Reading.MIXED, Reading.FACT, Reading.SATURATED):
         return None  # The workloads say it, one by one.
     if cell.reading is Reading.NO_WORSE or (cell.reading is Reading.FACT and not estimate.mean):
         return Kind.SAME

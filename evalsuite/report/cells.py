@@ -22,6 +22,7 @@ class Reading(str, Enum):
     MIXED = "mixed"
     NO_WORSE = "no worse than the margin"
     FACT = "a fact, not tested"
+    SATURATED = "at one end of the scale in both"
     UNRESOLVED = "not resolved"
     UNMEASURED = "not measured"
     DOUBTED = "no verdict"
@@ -68,6 +69,8 @@ class MatrixCell:
         arms: the means of what was compared, whatever it is; None where questions were left open.
         few: the test samples that the means are fractions of, where they are few and of one network
             of each variant; else 0.
+        sampled: of how many test samples the means are, as "100 of 10,000"; empty where they are of
+            all.
         over_samples: the difference of the same networks, where there are several of each variant,
             with its interval over test samples; None where that is not known.
         close: the seeds lie closer together than those of other cells, so that neither a difference
@@ -99,6 +102,7 @@ class MatrixCell:
     levels: tuple[float, float] | None = None
     arms: tuple[float, float] | None = None
     few: int = 0
+    sampled: str = ""
     over_samples: Estimate | None = None
     these_samples: bool = False
     close: tuple[bool, bool] = (False, False)
@@ -157,6 +161,15 @@ class MatrixCell:
         return f"{text}, {self.lacking}" if self.lacking else text
 
     @property
+    def saturated(self) -> str:
+        """ "0 %" or "100 %" where every network of both arms has that share: such a question tells
+        them apart in no way; else empty.
+        """
+        if self.pooled or self.few or self.arms is None or self.arms[0] != self.arms[1]:
+            return ""
+        return {0.0: "0 %", 1.0: "100 %"}.get(self.arms[0], "")
+
+    @property
     def replicates(self) -> str:
         """The interval is over these replicates, in words."""
         if self.pooled:
@@ -188,6 +201,8 @@ class MatrixCell:
         """The reading, with what a reader must know of it: how it is limited, or the reason why
         there is none.
         """
+        if self.reading is Reading.SATURATED:
+            return f"{self.saturated} in both" if self.saturated else self.reading.value
         if self.reading is Reading.UNRESOLVED and not self.reason:
             # Its own interval excludes 0, which would look like a contradiction beside the word
             # alone.

@@ -320,15 +320,31 @@ def _reading(cell: MatrixCell, row: MatrixRow) -> Reading:
     if estimate.n < FEWEST * cell.asked or cell.clock:
         return Reading.UNRESOLVED
     # 2. The same in every seed: of a count it is a fact, of a fraction of samples it may be
-    # chance.
+    # chance, or 0 % or 100 % in both arms, which tells nothing of either.
+    if _saturated(cell, row):
+        return Reading.SATURATED
     if estimate.constant or (estimate.n == 1 and row.endpoint.fact):
         return Reading.UNRESOLVED if row.endpoint.unit == SAMPLED else Reading.FACT
-    # 3. An effect that is resolved, unless a member of its family is resolved the other way.
+    return _effect(cell, row, estimate)
+
+
+def _saturated(cell: MatrixCell, row: MatrixRow) -> bool:
+    """Whether a share of test samples is 0 % or 100 % in every network of both arms."""
+    if row.endpoint.unit != SAMPLED or cell.estimate is None:
+        return False
+    if not cell.pooled:
+        return cell.estimate.constant and bool(cell.saturated)
+    return all(one.saturated for one in row.cells.values() if one.estimate)
+
+
+def _effect(cell: MatrixCell, row: MatrixRow, estimate: Estimate) -> Reading:
+    """What the adjusted p values of a cell say of its effect."""
+    # 1. An effect that is resolved, unless a member of its family is resolved the other way.
     if cell.resolved:
         reading = Reading.HELPS if row.way * estimate.mean > 0 else Reading.COSTS
         return Reading.MIXED if cell.against else reading
-    # What is a gain alone, not after the adjustment, and perhaps more than the margin, is more than
-    # "no worse".
+    # 2. What is a gain alone, not after the adjustment, and perhaps more than the margin, is more
+    # than "no worse".
     loss, gain = _loss_and_gain(estimate, row)
     more = loss < 0 and gain > row.endpoint.margin
     if not cell.no_loss or more:

@@ -58,17 +58,25 @@ class Matrix:
             named = [text for row in self.rows if (text := _where(row, reading))]
             parts += [f"{_VERBS.get(reading, reading.value)} {listed(named)}"] if named else []
         quiet = [row for row in self.rows if not any(_where(row, reading) for reading in _SAID)]
-        for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED):
+        for reading in _QUIET:
             named = [_quiet(row) for row in quiet if _told(row) is reading]
             parts += [f"{_VERBS[reading]} {listed(named)}"] if named else []
         return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
 
 
 _SAID = (*TONES, Reading.FACT)
+_QUIET = (
+    Reading.NO_WORSE,
+    Reading.SATURATED,
+    Reading.UNRESOLVED,
+    Reading.UNMEASURED,
+    Reading.DOUBTED,
+)
 _VERBS = {
     Reading.MIXED: "is mixed in",
     Reading.FACT: "differs, as a fact of the network that is not tested, in",
     Reading.NO_WORSE: "is no worse than the margin in",
+    Reading.SATURATED: "is at one end of the scale, as the baseline is, in",
     Reading.UNRESOLVED: "is not resolved in",
     Reading.UNMEASURED: "was not measured in",
     Reading.DOUBTED: "gets no verdict, since the baseline is in doubt, in",
@@ -176,7 +184,7 @@ def decision_matrices(run: RunView) -> list[Matrix]:
             row = matrix_row(
                 name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
             )
-            rows[variant].append(_of_few(run, row))
+            rows[variant].append(_with_samples(run, row, evidence))
     # 2. Read them together, since Holm's adjustment is over all of a family.
     return [
         Matrix(variant, run.baseline, workloads, rows)
@@ -184,9 +192,11 @@ def decision_matrices(run: RunView) -> list[Matrix]:
     ]
 
 
-def _of_few(run: RunView, row: MatrixRow) -> MatrixRow:
-    """The row, whose cells say of how few test samples their fractions are: of one network of
-    each variant no interval says so.
+def _with_samples(
+    run: RunView, row: MatrixRow, evidence: Mapping[str, Evidence | None]
+) -> MatrixRow:
+    """The row, whose cells say of how many test samples their fractions are: of one network of
+    each variant, and of few samples, no interval says so.
     """
     section = run.sections[row.section]
     option = section.sampled_by
@@ -196,11 +206,22 @@ def _of_few(run: RunView, row: MatrixRow) -> MatrixRow:
     asked = asked[asked["options"].map(lambda options: options.get(option) is not None)]
     cells = {}
     for name, cell in row.cells.items():
-        options_of_workload = asked.loc[asked["workload"] == name, "options"]
-        counts = {int(options[option]) for options in options_of_workload}
-        alone = cell.estimate is not None and cell.estimate.n == 1 and len(counts) == 1
-        few = counts.pop() if alone else 0
-        cells[name] = replace(cell, few=few if few < FEW_SAMPLES else 0)
+        # 1. The steps that the number is of; all of the section where it does not say.
+        measured = evidence[name]
+        steps = {place[0] for place in measured.primary.places} if measured is not None else set()
+        rows = asked[asked["workload"] == name]
+        rows = rows[rows["step"].isin(steps)] if steps else rows
+        counts = {int(options[option]) for options in rows["options"]}
+        # 2. How many of all test samples; of one network of each variant the count itself.
+        count = counts.pop() if len(counts) == 1 else 0
+        every = run.record.text("data", name, "test")
+        part = count if every.isdigit() and count < int(every) else 0
+        alone = cell.estimate is not None and cell.estimate.n == 1
+        cells[name] = replace(
+            cell,
+            few=count if alone and count < FEW_SAMPLES else 0,
+            sampled=f"{part:,} of {int(every):,}" if part and cell.estimate is not None else "",
+        )
     return replace(row, cells=cells)
 
 

@@ -38,7 +38,22 @@ class MatrixRow:
         """Name the numbers, as "mean over ε, alpha-crown"; of several workloads each way to measure
         it once.
         """
-        return "; ".join(dict.fromkeys(cell.label for cell in self.cells.values() if cell.label))
+        labels = dict.fromkeys(cell.label for cell in self.cells.values() if cell.label)
+        counts = [f"{count} test samples" for count in self.sampled]
+        return "; ".join([*labels, *counts])
+
+    @property
+    def sampled(self) -> list[str]:
+        """List of how many test samples the numbers are, as "100 of 10,000"; empty where of all."""
+        return list(dict.fromkeys(cell.sampled for cell in self.cells.values() if cell.sampled))
+
+    @property
+    def words(self) -> str:
+        """The question, with the number of test samples where that is the same for all workloads:
+        "accuracy under attack (n = 100 of 10,000)".
+        """
+        same = len(self.sampled) == 1 and all(cell.sampled for cell in self.cells.values())
+        return f"{self.endpoint.words} (n = {self.sampled[0]})" if same else self.endpoint.words
 
     @property
     def margin(self) -> str:

@@ -19,7 +19,7 @@ def notebook_html(run: Run) -> str:
     """Return a frame that holds the answer with the page's own style, which then cannot change
     the notebook's. Links to the evidence, which stands on the page alone, are shown as text.
     """
-    opening = opening_of(run, lambda _variant, _question: "#")
+    opening = opening_of(run, lambda _variant, _question: "#", keyed=True)
     shown: dict[str, Any] = {
         "content": run,
         "facts": facts_of(run),

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ from evalsuite.report.cells import Reading
 from evalsuite.report.frontier import plane_of
 from evalsuite.report.matrix import Matrix
 from evalsuite.report.matrix_row import MatrixRow
-from evalsuite.report.numerals import Scale, listed, of_few, scale_of
-from evalsuite.report.plane import plane_svg
+from evalsuite.report.numerals import Scale, grouped, listed, of_few, scale_of
+from evalsuite.report.plane import key_of, plane_svg
 from evalsuite.report.sentences import Line, lines_of, summary_of, table_of, verdict_of
 from evalsuite.report.strip import strip_svg
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 6
 _UNASKED = "–"  # the verdict of the baseline, and of what the question does not ask for
+_RANKED = 6  # variants at a look; all of them stand on demand
 _STRIPS = 8  # variants whose strip plot is drawn: of more they would be most of the page
 LINE_TONES = {Kind.BUYS: "buys", Kind.COSTS: "costs", Kind.SAME: "same", Kind.UNKNOWN: "open"}
 Href = Callable[[str, str], str]  # (variant, question) -> the link to the evidence.
@@ -66,12 +67,22 @@ class Ranking:
     columns: tuple[str, ...]
     rows: tuple[Ranked, ...]
     workloads: int
+    baseline: str = ""
+
+    @property
+    def first(self) -> tuple[Ranked, ...]:
+        """The rows at a look: the first ones, with the baseline among them."""
+        shown = self.rows[:_RANKED]
+        if len(self.rows) <= _RANKED or any(row.variant == self.baseline for row in shown):
+            return shown
+        baseline = [row for row in self.rows if row.variant == self.baseline]
+        return (*shown[: _RANKED - 1], *baseline)
 
 
 @dataclass(frozen=True)
 class Opening:
     """The first screen; `plane`, `ranking` and `best` are empty where there is nothing to draw or
-    to rank.
+    to rank. `key` has the mark of a variant's colour in the plane.
     """
 
     screens: tuple[Screen, ...]
@@ -80,21 +91,26 @@ class Opening:
     plane_caption: str = ""
     ranking: Ranking | None = None
     best: str = ""
+    key: Mapping[str, str] = field(default_factory=dict)
 
 
-def opening_of(run: Run, href: Href) -> Opening:
-    """The first screen of a run."""
+def opening_of(run: Run, href: Href, *, keyed: bool = False) -> Opening:
+    """The first screen of a run; `keyed` where the key of colours stands in the plane, and not in
+    the ranking.
+    """
     drawn = [bool(matrix.rows) and place < _STRIPS for place, matrix in enumerate(run.matrices)]
     screens = tuple(
         _screen(run, matrix, href, drawn=drawing)
         for matrix, drawing in zip(run.matrices, drawn, strict=True)
     )
-    plane = plane_of(run)
+    plane, ranking = plane_of(run), ranking_of(run)
     if plane is None:
-        return Opening(screens, ranking=ranking_of(run), best=best_of(run))
-    svg, caption = plane_svg(plane, run.names, run.baseline)
+        return Opening(screens, ranking=ranking, best=best_of(run))
+    keyed = keyed or ranking is None
+    svg, caption = plane_svg(plane, run.names, run.baseline, keyed=keyed)
     title = f"Quality over {plane.cost} ({run.names[run.baseline]}, {plane.base} = 1)"
-    return Opening(screens, svg, title, caption, ranking_of(run), best_of(run))
+    key = {} if keyed else key_of(plane, run.names)
+    return Opening(screens, svg, title, caption, ranking, best_of(run), key)
 
 
 def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
@@ -129,10 +145,14 @@ def _record(answer: Answer) -> dict[str, Any]:
 def facts_of(run: Run) -> str:
     """List what was compared: variants in words, workloads with their test samples, seeds."""
     tests = [(name, run.record.text("data", name, "test")) for name in run.measured.workloads]
+    # Workloads with as many test samples stand together.
     places = [
-        f"{name} ({count} test samples)" if count.isdigit() else name for name, count in tests
+        f"{listed(names)} ({int(count):,} test samples{' each' if len(names) > 1 else ''})"
+        if count.isdigit()
+        else listed(names)
+        for count, names in grouped((count, name) for name, count in tests).items()
     ]
-    shown = listed(places) if len(places) <= 3 else f"{len(places)} workloads"
+    shown = listed(places) if len(tests) <= 3 else f"{len(tests)} workloads"
     subject = run.compared_variants[0] if run.compared_variants else ""
     others = len(run.compared_variants) - 1
     more = f" and {others} more" if others > 0 else ""
@@ -226,7 +246,7 @@ def ranking_of(run: Run) -> Ranking | None:
     variants = [name for name in variants if any(name in column.levels for column in columns)]
     variants.sort(key=lambda name: -by.row.way * by.levels[name] if name in by.levels else math.inf)
     verdicts = {
-        matrix.variant: verdict_of(Answer.of(matrix)).replace(" ", "\u00a0")
+        matrix.variant: verdict_of(Answer.of(matrix))
         for matrix in run.matrices
         if matrix.rows and matrix.variant in run.candidates
     }
@@ -242,7 +262,7 @@ def ranking_of(run: Run) -> Ranking | None:
     counts = {column.workloads for column in columns}
     together = counts.pop() if len(counts) == 1 else 0
     heads = ("in short", *(column.head(counted=not together) for column in columns))
-    return Ranking(by.row.endpoint.words, heads, tuple(rows), together)
+    return Ranking(by.row.endpoint.words, heads, tuple(rows), together, run.baseline)
 
 
 def _questions(matrices: Sequence[Matrix]) -> list[str]:
@@ -272,7 +292,7 @@ class _Column:
         scale = self.scale
         unit = "" if scale.unit in ("ratio", "count") or self.few else f", {scale.unit}"
         mean = f", mean of {self.workloads}" if counted and self.workloads > 1 else ""
-        return f"{self.row.endpoint.words}{unit}{mean}"
+        return f"{self.row.words}{unit}{mean}"
 
     def cell(self, variant: str) -> tuple[str, bool]:
         """The number of a variant, and whether none is better, and some are worse."""

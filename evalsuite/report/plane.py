@@ -24,13 +24,16 @@ _NAMED = 9  # variants with a colour of their own
 _BELOW = 0.5
 
 
-def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[str, str]:
+def plane_svg(
+    plane: Plane, names: Mapping[str, str], baseline: str, *, keyed: bool = True
+) -> tuple[str, str]:
     """The plane as an `svg` element that takes the page's colours, and its caption.
 
     Args:
         plane: what is drawn.
         names: variant -> what it is, in words.
         baseline: whose first form costs 1.
+        keyed: whether the key of colours stands under it; the ranking has it, too.
     """
     # 1. The range: networks that fall far below the others would press all marks together, and
     # are counted instead.
@@ -49,9 +52,7 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
     # 2. The frontier under the marks, then a mark for each network: colour for the variant, shape
     # for the form.
     forms = list(dict.fromkeys(point.form for point in plane.points))
-    colours = _colours(
-        [name for name in names if any(point.variant == name for point in plane.points)]
-    )
+    colours = _colours(plane, names)
     scale = scale_of(plane.unit, [point.quality for point in shown], [(high - low) / 4])
     body = _axes(plane, (low, high), (least, most))
     front = [point for point in plane.frontier if point in shown]
@@ -69,7 +70,7 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         )
         body += f'<path {colours[point.variant]} d="{path}"><title>{escape(title)}</title></path>'
     # 3. Legend and caption; every mark has its numbers as a title.
-    legend, height = _legend(names, colours, forms)
+    legend, height = _legend(names, colours if keyed else {}, forms)
     left = len(plane.points) - len(shown)
     over = f"Means over {listed(plane.workloads)}. " if len(plane.workloads) > 1 else ""
     beyond = (
@@ -104,11 +105,23 @@ def _range(plane: Plane, baseline: str) -> tuple[float, float]:
     return lowest - room, best + room
 
 
-def _colours(variants: Sequence[str]) -> dict[str, str]:
+def key_of(plane: Plane, names: Mapping[str, str]) -> dict[str, str]:
+    """Variant -> its mark in the key of colours, as an `svg` element."""
+    mark = _SHAPES[1].format(x="6", y="6")
+    return {
+        name: f'<svg class="plane key" viewBox="0 0 12 12" aria-hidden="true"><path {look}'
+        f' d="{mark}"/></svg>'
+        for name, look in _colours(plane, names).items()
+    }
+
+
+def _colours(plane: Plane, names: Mapping[str, str]) -> dict[str, str]:
     """A look as attributes; beyond so many variants a colour says nothing, and the mouse names
     the point.
     """
-    chosen = looks(list(variants))
+    drawn = {point.variant for point in plane.points}
+    variants = [name for name in names if name in drawn]
+    chosen = looks(variants)
     dark = "#222222"
     return {
         name: (

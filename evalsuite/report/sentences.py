@@ -54,8 +54,15 @@ class Item:
 
 @dataclass(frozen=True)
 class Line:
-    """One part of the answer: its first items, how many more there are, and a sentence on all
-    items that are shown.
+    """One part of the answer.
+
+    Args:
+        kind: of the part.
+        items: the first ones.
+        more: how many others there are.
+        nothing: what is said where there is none.
+        note: a sentence on all items that are shown.
+        beyond: the largest effects among the others that are the margin or more.
     """
 
     kind: Kind
@@ -63,6 +70,7 @@ class Line:
     more: int
     nothing: str
     note: str = ""
+    beyond: str = ""
 
 
 def lines_of(answer: Answer) -> list[Line]:
@@ -72,8 +80,20 @@ def lines_of(answer: Answer) -> list[Line]:
         items = list(_items(answer, kind))
         shown, note = _with_one_doubt(items[:MOST])
         nothing = _NOTHING[kind] + _largest_open(answer, kind) if not items else ""
-        lines.append(Line(kind, shown, len(items) - len(shown), nothing, note))
+        more = len(items) - len(shown)
+        lines.append(Line(kind, shown, more, nothing, note, _beyond(items[MOST:])))
     return lines
+
+
+def _beyond(items: Sequence[Item]) -> str:
+    """The questions whose effect is the margin or more, with their numbers, the two largest."""
+    leads = [
+        item.statement
+        for item in items
+        if _weight(item.statement) >= 1.0 and item.statement.cell.counted is None
+    ]
+    leads.sort(key=lambda lead: -_weight(lead))
+    return listed([f"{_signed(lead)} in {lead.row.endpoint.words}" for lead in leads[:2]] or [""])
 
 
 def _largest_open(answer: Answer, kind: Kind) -> str:
@@ -319,8 +339,15 @@ def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
     if kind in (Kind.BUYS, Kind.COSTS):
         leads.sort(key=lambda pair: -_weight(pair[0]))
     if kind is Kind.UNKNOWN:
-        # What is no chance by its own interval comes first, the largest at the top; clocks last.
-        leads.sort(key=lambda pair: (bool(pair[0].cell.clock), -_weight_alone(pair[0])))
+        # What is no chance by its own interval comes first, the largest at the top; last come
+        # clocks, and what is at one end of the scale in both.
+        leads.sort(
+            key=lambda pair: (
+                pair[0].cell.reading is Reading.SATURATED,
+                bool(pair[0].cell.clock),
+                -_weight_alone(pair[0]),
+            )
+        )
     yield from (_item(lead, group) for lead, group in leads)
     # 2. Questions without any, grouped by the reason that they share.
     bare = [one for statements in parts for one in statements if one.cell.estimate is None]
@@ -352,7 +379,8 @@ def _lead(statements: Sequence[Statement]) -> Statement:
 
 def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
     # 1. Where it holds: the workload that leads, and others that say the same.
-    phrase, where = lead.row.endpoint.words, f"{'on' if lead.workload else 'in'} {lead.where}"
+    phrase, where = lead.row.words, f"{'on' if lead.workload else 'in'} {lead.where}"
+    where = "" if lead.alone else where
     rest = [one.workload for one in statements if one is not lead and one.workload]
     also = f", also on {listed(rest)}" if rest and lead.workload else ""
     also = (
@@ -368,6 +396,9 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
         return _fact(lead, also)
     if lead.cell.counted is not None:
         return _counted(lead, also)
+    if lead.cell.reading is Reading.SATURATED:
+        before, after = f"{_capital(phrase)} is", f"{where}{also}"
+        return Item(lead.row.endpoint.question, before, lead.cell.words, "", after, lead)
     if lead.kind in (Kind.BUYS, Kind.COSTS):
         number, interval = _apart(lead)
         after = f"{where}{also}{lacking}" + "".join(f"; {note}" for note in lead.notes)
@@ -392,11 +423,11 @@ def _fact(lead: Statement, also: str) -> Item:
     estimate, scale, levels = lead.cell.estimate, lead.row.scale, lead.cell.levels
     assert estimate is not None
     phrase = _capital(lead.row.endpoint.words)
+    where = "" if lead.alone else f"on {lead.where}{also}"
     # Every seed has the same difference, so that no interval is told.
     if not estimate.mean:
-        every = f"in all {estimate.n} seeds " if estimate.n > 1 else ""
-        after = f"{every}on {lead.where}{also}"
-        return Item(lead.row.endpoint.question, f"{phrase} is", "the same", "", after, lead)
+        level = f"{scale.number(levels[0])} {scale.unit} in both" if levels else "the same in both"
+        return Item(lead.row.endpoint.question, f"{phrase} is", level, "", where, lead)
     number, _ = _apart(lead)
     if levels is not None:
         number = " in place of ".join(
@@ -407,7 +438,7 @@ def _fact(lead: Statement, also: str) -> Item:
         f"{phrase} is",
         number,
         "",
-        f"on {lead.where}{also} ({lead.notes[0]})",
+        f"{where} ({lead.notes[0]})".strip(),
         lead,
     )
 

@@ -672,3 +672,23 @@ def test_test_samples_are_no_seeds_that_lie_close_together() -> None:
     assert found[0].cells["w"].p_adjusted == pytest.approx(5 * 2 / 2**8)
     assert found[0].cells["w"].reading is Reading.HELPS
     assert found[1].cells["w"].reason == "too few seeds to tell an effect from skewed differences"
+
+
+@pytest.mark.parametrize(
+    ("share", "reading", "words"),
+    [
+        (0.0, Reading.SATURATED, "0 % in both"),
+        (1.0, Reading.SATURATED, "100 % in both"),
+        (0.5, Reading.UNRESOLVED, "not resolved: the same in every seed"),
+    ],
+)
+def test_a_share_at_the_end_of_the_scale_is_stated(
+    share: float, reading: Reading, words: str
+) -> None:
+    arm = dict.fromkeys(range(3), share)
+    found = cell(Evidence(Contrast("w", arm, arm)))
+    assert (found.reading, found.words) == (reading, words)
+    # The baseline's share is known, and the variant's differs: that is an effect.
+    other = {0: 0.1, 1: 0.11, 2: 0.12}
+    moved = cell(Evidence(Contrast("w", dict.fromkeys(range(3), 0.0), other)))
+    assert moved.reading is Reading.COSTS

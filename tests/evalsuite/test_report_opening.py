@@ -323,3 +323,33 @@ def test_the_subject_is_found_by_its_treatment_whatever_it_is_named() -> None:
     renamed = Run(frame, run.record, f"silu-{run.baseline}")
     assert renamed.others[-1] == f"silu-{first}"
     assert renamed.compared_variants[0] == f"silu-{first}"
+
+
+def test_the_first_screen_says_of_how_many_samples_and_what_is_zero_in_both() -> None:
+    run = Run.of(REPORTS / "cifar10")
+    opening = opening_of(run, lambda *_: "#")
+    (unknown,) = [line for line in opening.screens[0].lines if line.kind is Kind.UNKNOWN]
+    assert unknown.items[0].before == "Accuracy under attack (n = 100 of 10,000) differs by"
+    # A latency beyond its margin is named, though it is not among the first items.
+    assert "latency in 8 bits" in unknown.beyond
+    strip = opening.screens[0].strip
+    assert ">0 % in both</text>" in strip
+    assert "certified accuracy (n = 100 of 10,000)" in strip
+    assert "cifar10-resnet8</text>" not in strip  # the only workload needs no name
+
+
+def test_each_mark_of_several_workloads_has_its_name() -> None:
+    opening = opening_of(Run.of(REPORTS / "sample"), lambda *_: "#")
+    for strip in (opening.screens[0].strip, opening.screens[0].narrow):
+        marks = strip.count("<title>") + strip.count(" in both</text>")
+        assert strip.count("digits-mlp</text>") + strip.count("digits-cnn</text>") == marks > 9
+
+
+def test_the_ranking_has_the_key_of_the_plane_and_six_rows_with_the_baseline() -> None:
+    opening = opening_of(Run.of(REPORTS / "cifar10"), lambda *_: "#")
+    assert opening.ranking is not None
+    assert {row.variant for row in opening.ranking.rows} == set(opening.key)
+    many = ranking_of(Run.of(REPORTS / "reluize"))
+    assert many is not None
+    assert len(many.first) == 6 < len(many.rows)
+    assert many.baseline in {row.variant for row in many.first}
