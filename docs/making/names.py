@@ -76,19 +76,18 @@ TOPICS = {
         "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT"
     ),
     "numbers": (
-        "Scale scale_of p_text percent_text power_text ranges_text listed labels grouped sentence"
-        " number_of"
+        "Scale scale_of p_text percent_text power_text listed labels grouped sentence number_of"
     ),
     "tables": (
         "Grid GridCell Sheet StepTable Compared Values common_scale compared_cell compared_columns "
-        "estimate_columns interval_text ends_text lacking tally resolved_text where_text"
+        "estimate_columns interval_text lacking"
     ),
     "figures": (
         "Drawing panels looks Look drawings_by_group mean_marks layer_marks Layers name_layers"
         " shifts log_heights radius_axis radius_text shifted_radius is_geometric INK_COLOUR"
         " MUTED_COLOUR"
     ),
-    "areas": "Area Point measured_area holm_areas area_text area_columns areas_sheet AREA_SCALE",
+    "areas": "Area Point measured_area holm_areas area_columns areas_sheet AREA_SCALE",
 }
 # Said here in other words than at the beginning of the docstring, which goes into more detail, or
 # is short help.

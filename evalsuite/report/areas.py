@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale, grouped, p_text
-from evalsuite.report.paired import Compared, bracket, interval_text
+from evalsuite.report.numerals import Scale, grouped
+from evalsuite.report.paired import Compared, bracket
 from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
@@ -163,16 +163,6 @@ def _at(curve: Sequence[Point], x: float) -> float:
     raise ValueError(f"{x} is outside the curve from {curve[0][0]} to {curve[-1][0]}")
 
 
-def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
-    """An area as text, such as "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the
-    p.
-    """
-    if area.difference is None:
-        return area.reason
-    notes = [*more, *([] if area.p_holm is None else [f"Holm's p {p_text(area.p_holm)}"])]
-    return interval_text(area.difference, scale) + (f" ({', '.join(notes)})" if notes else "")
-
-
 def areas_sheet(
     areas: Sequence[Kind],
     heads: Callable[[Kind], tuple[str, ...]],
@@ -206,6 +196,8 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
         interval,
         repr(area.difference.mean),
         area.tone,
+        area.difference,
+        final=True,
     )
 
 

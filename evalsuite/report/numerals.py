@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TypeVar
 
 Kind = TypeVar("Kind")
@@ -19,7 +18,7 @@ _STEPS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
     # Radii are distances between inputs, on the scale that the network reads.
-    "input": ((0.0, "input units"),),
+    "input": ((1.0, "input units"),),
 }
 
 
@@ -147,18 +146,6 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
             for words_of_label, name in zip(shown, column, strict=True)
         ]
     return [", ".join(words_of_label) for words_of_label in shown]
-
-
-def ranges_text(values: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
-    """Values as text, three or more neighbours as a range: "10 % to 50 % and 90 %"."""
-    # What lies in a row is as far from its place among all as the one before.
-    alike = groupby(enumerate(values), key=lambda pair: every.index(pair[1]) - pair[0])
-    runs = [[value for _, value in run] for _, run in alike]
-    runs_text = [
-        [f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(value) for value in run]
-        for run in runs
-    ]
-    return listed([part for parts in runs_text for part in parts])
 
 
 def p_text(value: float) -> str:

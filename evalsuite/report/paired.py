@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale, grouped, scale_of
-from evalsuite.report.statistics import Estimate, after_holm, mean_interval, seed_difference
+from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 
 if TYPE_CHECKING:
     from evalsuite.report.measured import Measured
@@ -301,72 +301,3 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
     # 100 points are the most
     possible = estimate.within(-1.0, 1.0) if scale.difference_unit == "pp" else estimate
     return f"[{scale.number(possible.low or 0.0)}, {scale.number(possible.high or 0.0)}]"
-
-
-def tally(cells: Sequence[Compared]) -> str:
-    """How many differences are resolved: "3 (1 better, 2 worse) of 27", or "none of 27"."""
-    tones = [cell.tone for cell in cells if cell.resolved]
-    counted = ", ".join(
-        f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones
-    )
-    return f"{f'{len(tones)} ({counted})' if tones else 'none'} of {len(cells)}"
-
-
-def resolved_text(cells: Sequence[Compared], what: str) -> str:
-    """How many differences are resolved, as a sentence: "3 (1 better, 2 worse) of 81 differences to
-    gelu resolved, none after Holm's adjustment for all 81".
-    """
-    after = (
-        f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
-    )
-    return f"{tally(cells).capitalize()} {what} resolved{after}"
-
-
-def where_text(
-    cells: Sequence[tuple[Kind, Compared]],
-    words: tuple[str, str],
-    scale: Scale,
-    told: Callable[[list[Kind]], str],
-    *,
-    at: Sequence[str] = ("at", "at"),
-    alone: str = "",
-) -> str:
-    """Where differences are resolved: "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at
-    75 %".
-
-    Args:
-        cells: places, and what differs there.
-        words: for what is resolved above 0 and below it.
-        scale: of the differences.
-        told: several places in words.
-        at: stands before the places, and before those of what is not resolved.
-        alone: said where nothing is resolved, in the place of all places.
-    """
-    # Group the places by what is said of them, so that each word stands once.
-    above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
-    groups = grouped(
-        (words[not up] if cell[1].resolved else "", cell)
-        for up, cell in zip(above, cells, strict=True)
-    )
-    parts = []
-    for word in words:
-        if word in groups:
-            ends = ends_text(
-                [cell.difference for _, cell in groups[word] if cell.difference], scale
-            )
-            parts.append(f"{word} {at[0]} {told([place for place, _ in groups[word]])} ({ends})")
-    if "" in groups:
-        rest = f"not resolved {at[1]} {told([place for place, _ in groups['']])}"
-        parts.append(rest if parts or not alone else alone)
-    return ", ".join(parts)
-
-
-def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
-    """One estimate with its interval; of several estimates the least and the greatest."""
-    if len(estimates) == 1:
-        return interval_text(estimates[0], scale)
-    means = sorted(estimate.mean for estimate in estimates)
-    ends = " to ".join(
-        dict.fromkeys(scale.number(mean, sign=True) for mean in (means[0], means[-1]))
-    )
-    return f"{ends} {scale.difference_unit}"

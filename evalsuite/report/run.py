@@ -344,7 +344,10 @@ class Run:
         """The sections' parts of the report; those that have nothing to say are left out."""
         tones = tones_of(self.screen)
         parts = {name: section.part(self) for name, section in self.sections.items()}
-        parts = {name: part.with_tones(tones) for name, part in parts.items()}
+        parts = {
+            name: part.with_tones(tones).with_findings(self.baseline)
+            for name, part in parts.items()
+        }
         if self.inconclusive:
             parts = {name: part.without_conclusions() for name, part in parts.items()}
         return {name: part for name, part in parts.items() if not part.empty}

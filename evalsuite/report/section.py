@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
+from evalsuite.report.findings import findings_of
 from evalsuite.report.grids import with_tones, without_tones
 from evalsuite.report.statistics import mean_by_seed
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from evalsuite.report.cells import MatrixCell
     from evalsuite.report.drawings import Drawing, Picture
+    from evalsuite.report.findings import Finding
     from evalsuite.report.forms import Form
     from evalsuite.report.grids import Grid
     from evalsuite.report.measured import Measured
@@ -121,22 +123,11 @@ class RunView(Protocol):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a section says of `subject`, a workload or a step of one: the headline, then
-    sentences.
-    """
-
-    subject: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Part:
     """What a section says of a run; empty where it has nothing to say.
 
     Args:
-        findings: sentences, of each workload or step.
+        findings: what the marks of its shown tables do not say.
         grids: tables that are shown.
         details: tables on demand.
         drawings: figures, and reasons why there is none.
@@ -181,6 +172,11 @@ class Part:
             [with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details)
         )
         return replace(self, grids=grids, details=details)
+
+    def with_findings(self, baseline: str) -> Part:
+        """The part, whose findings begin with what its shown tables say, by their marks."""
+        told = findings_of(self.grids, baseline)
+        return replace(self, findings=[*told, *self.findings])
 
     def without_conclusions(self) -> Part:
         """The numbers alone: no findings, and no difference that is marked as better or worse."""

@@ -5,7 +5,7 @@ hand, what is said.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from report_workshop import marked, metric_rows, part_of, read_run
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text
 from pipelines.bounds.report.section import _curves, _points, certified_curves
@@ -104,10 +103,6 @@ def table_of(rows: list[Row], **entries: Any) -> BoundsTable:
     return table
 
 
-def finding_of(rows: list[Row]) -> Finding:
-    return part_of(read_run(rows), "bounds").findings[-1]
-
-
 def heights_of(rows: list[Row]) -> dict[str, Height]:
     found = heights(bounds_tables(read_run(rows)))
     return {f"{each.table.label} {each.method} {each.variant}": each for each in found}
@@ -155,16 +150,15 @@ def test_radii_read_as_the_fractions_they_are(eps: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("radii", "turned", "axis"),
+    ("radii", "axis"),
     [
-        ((0.1, 0.2, 0.8), False, np.log),
-        ((0.1, 0.2, 0.8), True, np.array),
-        ((0.1, 0.3, 0.4), False, np.array),
+        ((0.1, 0.2, 0.8), np.log),
+        ((0.1, 0.3, 0.4), np.array),
     ],
-    ids=["over the logarithm", "over the other axis", "even radii, over the radius itself"],
+    ids=["over the logarithm", "even radii, over the radius itself"],
 )
 def test_height_against_scipy(
-    radii: Sequence[float], turned: bool, axis: Callable[[Sequence[float]], Any]
+    radii: Sequence[float], axis: Callable[[Sequence[float]], Any]
 ) -> None:
     own = ((0.9, 0.8, 0.9), (0.7, 0.6, 0.5), (0.4, 0.1, 0.2))
     other = ((0.85, 0.8, 0.9), (0.5, 0.55, 0.45), (0.3, 0.15, 0.1))
@@ -172,7 +166,7 @@ def test_height_against_scipy(
         "gelu": dict(zip(radii, other, strict=True)),
         "relu": dict(zip(radii, own, strict=True)),
     }
-    (found,) = heights(bounds_tables(read_run(certified(curves))), turned=turned)
+    (found,) = heights(bounds_tables(read_run(certified(curves))))
     x = axis(radii)
     wanted = np.trapezoid(np.subtract(own, other), x, axis=0) / (x[-1] - x[0])
     assert [found.values[seed] for seed in range(3)] == pytest.approx(wanted)
@@ -375,17 +369,6 @@ def test_radii_table() -> None:
             f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}], p {p:.2g} ✓ better",
         ]
     ]
-    told = " ".join(part_of(content, "bounds").findings[0].sentences)
-    assert "late" not in told  # No value, no remark on it.
-    assert (
-        "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu"
-        " +0.050" in told
-    )
-    assert f"relu +0.050 [{low:.3f}, {high:.3f}] (+45.5 %, Holm's p {p:.2g}) larger." in told
-    assert (
-        "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold"
-        in told
-    )
 
 
 def with_radii(radii: Mapping[str, Sequence[float]], workload: str = "w", **more: Any) -> list[Row]:
@@ -416,16 +399,6 @@ def test_the_mean_radius_is_what_the_section_answers_by() -> None:
     )
     alone = {each.table.workload: each for each in radius_gaps(tables)}
     assert (alone["w"].p_holm, alone["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))
-    first = part_of(content, "bounds").findings[0]
-    assert (
-        first.headline
-        == "2 of 2 differences of the mean certified radius to gelu's resolved (1 larger, 1"
-        " smaller; p by Holm)."
-    )
-    assert first.sentences[0].startswith(
-        "relu, mean certified radius: larger on w (+45.8 %, p < 0.001); smaller on v ("
-    )
-    assert "; over ε itself 2: heights depend on the axis." in first.sentences[1]
     # The one endpoint of the section is the radius; a run without radii is answered by the height
     # of its curve.
     (row,) = content.matrices[0].rows
@@ -438,66 +411,9 @@ def test_the_mean_radius_is_what_the_section_answers_by() -> None:
     assert row.endpoint.question == "certified accuracy"
 
 
-def test_what_is_said_of_differences() -> None:
-    curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
-    left = dict.fromkeys(GELU, (0.97, 0.98, 0.99))
-    found = finding_of([*certified(curves), *attacked(dict.fromkeys(curves, left))])
-    assert (
-        found.headline
-        == "3 (3 better) of 6 testable differences to gelu in certified accuracy (crown) resolved,"
-        " none after Holm's adjustment for all 6."
-    )
-    height, where, quiet, gap = found.sentences
-    head = (
-        "Certified over all radii, as mean height above gelu's curve over the logarithm of ε, on"
-        " which it depends: "
-    )
-    assert height.startswith(f"{head}more for relu +5.00 pp [2.5")
-    assert "not resolved for annealed +0.33 pp" in height
-    assert (
-        where
-        == "relu: certified accuracy higher at ε = 1/8 to 1/2 (+5.0 pp); undecided less at ε = 1/8"
-        " to 1/2 (−5.0 pp)."
-    )
-    assert quiet.startswith("annealed: no difference to gelu is resolved at any radius")
-    assert gap.startswith("What neither PGD nor crown decides is most at ε = 1/2: gelu 75.3 %")
-
-
-def test_all_workloads_are_told_together() -> None:
-    rows = [
-        *certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
-        *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v"),
-    ]
-    findings = part_of(read_run(rows), "bounds").findings
-    first = findings[0]
-    assert (
-        first.headline
-        == "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by"
-        " Holm); over ε itself 2: heights depend on the axis."
-    )
-    relu, annealed = first.sentences
-    assert relu == "relu: higher on w (+5.00 pp, p < 0.001); lower on v (−5.00 pp, p < 0.001)."
-    assert annealed.startswith("annealed: not resolved anywhere: w (+0.33 pp, p 1), v (")
-    drop = Metric("swap_drop", 0.01, "fraction", LOWER)
-    swapped = [
-        row_of(drop, job_of(name, seed)) for name in ("annealed", "relu") for seed in range(3)
-    ]
-    # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few
-    # cells.
-    assert part_of(read_run([*rows, *swapped]), "bounds").findings == findings
-
-
-def test_a_method_that_should_be_looser_and_is_not_is_told() -> None:
-    found = finding_of([*certified({"gelu": GELU}), *certified({"gelu": UP}, "ibp")])
-    assert "A looser method proves more than crown: ibp for gelu at ε = 1/8" in found.sentences[-1]
-
-
 def test_one_seed_claims_nothing() -> None:
     single = {eps: values[:1] for eps, values in GELU.items()}
     content = read_run(certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
-    (found,) = part_of(content, "bounds").findings
-    assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
-    assert found.sentences == ()
     assert not [
         cell.tone
         for grid in part_of(content, "bounds").grids
@@ -523,7 +439,6 @@ def test_jobs_that_failed_show_with_the_reason() -> None:
         "crashed: signal 11",
         "crashed: signal 11",
     ]
-    assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert heights(section.tables) == []
     failed = read_run(none)
     assert [row.measured for matrix in failed.matrices for row in matrix.rows] == ["mean over ε"]

@@ -4,7 +4,6 @@ said and what is not.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
 from evalsuite.report.run import Run
-from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.smt.report.section import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable, exact_tables
@@ -95,10 +93,6 @@ def said(
 def table_of(rows: list[Row], **entries: Any) -> ExactTable:
     (table,) = exact_tables(read_run(rows, **entries))
     return table
-
-
-def finding_of(rows: list[Row]) -> Finding:
-    return part_of(read_run(rows), "exact").findings[-1]
 
 
 def near(values: Sequence[float], *by: float) -> tuple[float, ...]:
@@ -201,11 +195,6 @@ def test_the_gap_is_what_bounds_leave_open(given: bool) -> None:
         "by bounds alone",
         "gap",
     ]
-    assert (
-        "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was"
-        " left open counted both ways, 1 (0 larger and 1 smaller) resolved"
-        in " ".join(finding_of(rows).sentences)
-    )
 
 
 def test_more_that_is_decided_is_not_more_robust() -> None:
@@ -215,29 +204,10 @@ def test_more_that_is_decided_is_not_more_robust() -> None:
         "gelu": [0.8 - each for each in BASE],
         "relu": [0.9 - each for each in up],
     }
-    undecided = rows_of(
-        "undecided_fraction", {"gelu": (0.2, 0.2, 0.2), "relu": (0.1, 0.1, 0.1)}, eps=0.125
-    )
-    same = finding_of(
-        [*verified_rows, *undecided, *rows_of("violated_fraction", violated, eps=0.125)]
-    )
-    assert (
-        same.headline
-        == "No variant is shown to be verified more than gelu: of 1 testable difference in verified"
-        " accuracy, open questions counted both ways, none resolved."
-    )
     # All of gelu's are decided, and so relu's open ones can only add to its lead.
     violated = {"gelu": [1 - each for each in BASE], "relu": [0.9 - each for each in up]}
     rows = [*verified_rows, *rows_of("violated_fraction", violated, eps=0.125)]
     rows += rows_of("undecided_fraction", {"gelu": (0.0,) * 3, "relu": (0.1,) * 3}, eps=0.125)
-    both = finding_of(rows)
-    assert both.headline.startswith(
-        "Verified more than gelu: relu (at 1 radius): of 1 testable difference"
-    )
-    told = next(each for each in both.sentences if each.startswith("relu, verified accuracy: at"))
-    assert told.startswith(
-        "relu, verified accuracy: at ε = 1/8 higher +10.0 to +20.0 pp [7.5, 22.5] (Holm's p "
-    )
     marks = {row[1].text: row[3].tone for row in verified_grid(table_of(rows)).rows}
     assert (marks["verified"], marks["not violated"]) == ("better", "better")
 
@@ -293,9 +263,6 @@ def test_distances_are_adjusted_by_holm() -> None:
     assert [row[1].text for row in grid.rows] == ["proven", "counterexample"]
     tones = dict(zip(grid.columns[2:], (cell.tone for cell in grid.rows[0][2:]), strict=True))
     assert tones == {"gelu": "", "relu": "better", "annealed": "better", "flat": ""}
-    (told,) = [each for each in section.findings[-1].sentences if "adversarial distance" in each]
-    assert "relu +0.011" in told
-    assert told.count("larger") == 2
 
 
 def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
@@ -307,9 +274,6 @@ def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
     wide = part_of(read_run(rows), "exact")
     (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
-    assert "relu −0.0095 to +0.0305 [" in next(
-        each for each in wide.findings[-1].sentences if "distance" in each
-    )
     narrow = part_of(read_run(measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
     (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
@@ -368,10 +332,6 @@ def test_two_methods_of_one_workload_have_tables_of_their_own() -> None:
         ("w, smt", "search"),
         ("w, smt-z3", "z3"),
     ]
-    assert [each.subject for each in part_of(read_run(rows), "exact").findings] == [
-        "w, smt",
-        "w, smt-z3",
-    ]
 
 
 def grid_of(rows: list[Row], name: str) -> Grid:
@@ -398,11 +358,6 @@ def test_proofs_are_counted_against_what_holds() -> None:
     grid = grid_of(rows, "exact-proofs")
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
-    told = (
-        "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2"
-        " (GELU has none)."
-    )
-    assert told in finding_of(rows).sentences
 
 
 def test_cost_splits_what_was_decided() -> None:
@@ -423,23 +378,14 @@ def test_cost_splits_what_was_decided() -> None:
         "nodes",
     )
     assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
-    sentences = finding_of(rows).sentences
-    assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
-    assert (
-        "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)."
-        in sentences
-    )
 
 
 def test_clocks_have_no_verdict() -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
     rows += [*said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
-    section = part_of(read_run(rows), "exact")
     compared = read_run(rows).compared
     assert set(compared.loc[compared["metric"] == "par2", "better"]) == {""}
-    ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
-    assert any(f"relu 103 ms (×{ratio:.2g})" in each for each in section.findings[-1].sentences)
 
 
 def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds() -> None:
@@ -478,15 +424,7 @@ def test_what_failed_says_why() -> None:
         failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)
     ]
     section = part_of(read_run(rows), "exact")
-    assert section.findings == [
-        Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))
-    ]
     assert section.grids == []
-    more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
-    found = finding_of(more)
-    assert "(gelu: unsupported: no exact encoding)" in found.headline
-    assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
-    assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
 
 
 FRACTIONS = {
@@ -590,25 +528,6 @@ def test_shares_of_one_class_are_paired_by_seed() -> None:
     assert set(grid.frame.loc[grid.frame["radius"] == 4, "metric"]) == set(FRACTIONS)
 
 
-def test_boxes_of_one_class_are_counted_in_words() -> None:
-    content = read_run([*integer_rows(), *differing()], steps=STEPS)
-    (finding,) = part_of(content, "exact").findings
-    # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are
-    # undecided.
-    assert (
-        finding.sentences[-1]
-        == "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with"
-        " another class, 6 undecided), relu 53 of 60 (6 with another class, 1 undecided); of 1"
-        " testable difference to gelu's share, what was left open counted both ways, none"
-        " resolved."
-    )
-    # What is open there does not make robustness less complete.
-    assert (
-        "Complete: every robustness question of gelu and relu was decided (6 in all)."
-        in finding.sentences
-    )
-
-
 def test_classes_are_no_table_of_robustness() -> None:
     plain = part_of(read_run(integer_rows(), steps=STEPS), "exact")
     section = part_of(read_run([*integer_rows(), *differing()], steps=STEPS), "exact")
@@ -638,62 +557,6 @@ def over_radii(first: Sequence[float], other: Sequence[float]) -> list[Row]:
     return rows + [
         row for i in range(11) for row in verified({"gelu": BASE, "relu": other}, eps=(i + 3) / 16)
     ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "headline"),
-    [
-        (
-            verified({"gelu": BASE, "relu": BASE}),
-            (
-                "All variants verify the same share at every radius, in every seed: nothing to"
-                " compare."
-            ),
-        ),
-        (verified({"gelu": BASE, "relu": QUIET}), f"{NONE}: of 1 {OF} none resolved."),
-        (verified({"gelu": BASE, "relu": DOWN}), f"{NONE}; less: relu (at 1 radius): of 1 {OF}"),
-        (
-            verified({"gelu": BASE, "relu": UP, "annealed": DOWN})
-            + verified({"gelu": BASE, "relu": UP}, eps=0.25),
-            (
-                "Verified more than gelu: relu (at 2 radii); less: annealed (at 1 radius): of 3"
-                " testable differences in verified accuracy, open questions counted both ways, 3 (2"
-                " higher and 1 lower) resolved, 3 after Holm's adjustment for all 3."
-            ),
-        ),
-        (
-            over_radii(near(BASE, 0.1, 0.138, 0.062), near(BASE, 0.1, -0.1, 0.0)),
-            (
-                f"{NONE}: of 12 testable differences in verified accuracy, open questions counted"
-                " both ways, 1 (1 higher and 0 lower) resolved, none after Holm's adjustment for"
-                " all 12."
-            ),
-        ),
-        (
-            verified({"gelu": (0.5,), "relu": (0.6,)}),
-            "No verified accuracy can be compared with gelu's over several seeds",
-        ),
-    ],
-    ids=["the same", "not resolved", "less", "more and less", "by chance", "one seed"],
-)
-def test_the_headline_begins_with_the_answer(rows: list[Row], headline: str) -> None:
-    found = finding_of(rows)
-    assert found.headline.startswith(headline)
-
-
-def test_all_workloads_begin_with_the_answer() -> None:
-    constant = finding_of(verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
-    assert "the differences are the same in every seed" in constant.headline
-    quiet = {"gelu": BASE, "relu": QUIET}
-    findings = part_of(
-        read_run([*verified(quiet), *verified(quiet, workload="v")]), "exact"
-    ).findings
-    assert [each.subject for each in findings] == ["all workloads", "w", "v"]
-    assert (
-        findings[0].headline
-        == f"{NONE}: of 2 testable differences in verified accuracy, open questions counted both"
-        " ways, none resolved."
-    )
 
 
 def test_sizes_of_proofs_are_weighted_by_their_number() -> None:
@@ -738,7 +601,5 @@ def test_single_questions_that_cannot_be_asked_are_open() -> None:
         *verified({"gelu": (0.5,)}),
         *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)]),
     ]
-    found = finding_of(rows)
-    assert "Decided of the robustness questions asked: gelu 50 % (1 open)." in found.sentences
     _, counts = part_of(read_run(rows), "verdicts").details
     assert marked(counts)[0][5:11] == ["1", "0", "0", "0", "1", "2"]

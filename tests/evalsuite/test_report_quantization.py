@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from report_workshop import BETTER, GELU, SAME, T2, job, marked, metric_rows, part_of, read_run
-from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import percent_text
 from evalsuite.report.run import Run
-from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.quantize.report.tables import QuantizationTable, quantization_tables
 from pipelines.quantize.report.text import accuracy_grid
@@ -63,11 +60,6 @@ def in_float(**values: Sequence[float]) -> list[Row]:
 def table_of(rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
     (table,) = quantization_tables(content_of(rows, steps))
     return table
-
-
-def finding_of(rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = part_of(content_of(rows, steps), "quantize").findings
-    return found
 
 
 def labels_of(steps: Mapping[str, Options]) -> dict[str, str]:
@@ -157,11 +149,6 @@ def test_both_arms_are_compared_in_the_same_arithmetic() -> None:
     assert cell.mean.mean == pytest.approx(0.61)
     assert cell.reason == f"gelu: unavailable: {lack}"
     assert "ONNX Runtime" in accuracy_grid(table).caption
-    (found,) = part_of(content_of(rows, {"q": options(8)}), "quantize").findings
-    assert (
-        f"No accuracy of the integer-only network everywhere for gelu (unavailable: {lack})."
-        in found.sentences
-    )
 
 
 def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind() -> None:
@@ -179,111 +166,10 @@ def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind() ->
 PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
 
 
-@pytest.mark.parametrize(
-    ("gelu", "relu", "said", "apart"),
-    [
-        (
-            GELU,
-            (0.92, 0.931, 0.939),
-            (
-                "relu: better with every placement: PTQ W3A3 (post +3.0 pp [2.8, 3.2], pre+post"
-                " +2.0 pp [1.8, 2.2])."
-            ),
-            "",
-        ),
-        # The gaps differ by 0.029, 0.032 and 0.029: 0.030 +- 4.3027 * 0.0017321 / sqrt(3).
-        (
-            GELU,
-            SAME,
-            "relu: better with post only, the placement's: PTQ W3A3 (post +3.0 pp",
-            "the gaps differ by +3.0 pp [2.6, 3.4]",
-        ),
-        (GELU, (0.98, 0.90, 0.96), "relu: better with post only: PTQ W3A3 (post +3.0 pp", ""),
-        (BETTER, GELU, "relu: turning with the placement: PTQ W3A3", ""),
-    ],
-    ids=["with both", "the placement's", "not excluded with the other", "turning"],
-)
-def test_a_gap_is_told_by_placement(
-    gelu: Sequence[float], relu: Sequence[float], said: str, apart: str
-) -> None:
-    found = finding_of(
-        [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=gelu, relu=relu)],
-        PLACEMENTS,
-    )
-    assert found.sentences[0].startswith(said)
-    assert apart in found.sentences[0]
-    if "every" in said:
-        assert (
-            found.headline
-            == "2 of 2 differences to gelu (integers only) are resolved, at W3A3; 2 after Holm's"
-            " adjustment for all 2."
-        )
-
-
-def test_what_is_not_resolved_is_said_too() -> None:
-    steps = {"w8": options(8), "w4": options(4)}
-    rows = [*rows_of("w8", gelu=GELU, relu=SAME), *rows_of("w4", gelu=GELU, relu=BETTER)]
-    found = finding_of(rows, steps)
-    assert "at W4A4; none at W8A8" in found.headline
-    assert "worse" not in found.sentences[0]
-    assert "measured with post only: PTQ W4A4" in found.sentences[0]
-    assert "; not resolved: PTQ W8A8." in found.sentences[0]
-    quiet = finding_of(rows_of("w8", gelu=GELU, relu=SAME), steps)
-    assert quiet.headline == "None of 1 differences to gelu (integers only) is resolved."
-    assert quiet.sentences[0].startswith("relu: no difference is resolved at any width")
-
-
-def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none() -> None:
-    rows = [
-        *rows_of("w8", gelu=GELU, relu=SAME),
-        *rows_of("w8", "runtime_accuracy", gelu=GELU, relu=BETTER),
-    ]
-    table = content_of(rows, {"w8": options(8)}).compared
-    assert set(table.loc[table["better"] == "better", "metric"]) == {"runtime_accuracy"}
-    found = finding_of(rows, {"w8": options(8)})
-    assert (
-        found.headline
-        == "None of 1 differences to gelu (integers only) is resolved; other arithmetic resolves 1."
-    )
-    assert found.sentences[:2] == (
-        (
-            "relu: no difference is resolved at any width, with any method or placement (integers"
-            " only)."
-        ),
-        (
-            "Resolved in other arithmetic, though not there: ONNX Runtime: relu W8A8, PTQ, post"
-            " +3.0 pp [2.8, 3.2]."
-        ),
-    )
-    both = [
-        *rows,
-        *rows_of("w4", gelu=GELU, relu=BETTER),
-        *rows_of("w4", "accuracy", gelu=GELU, relu=BETTER),
-    ]
-    assert (
-        finding_of(both, STEPS).headline
-        == "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; 1 after"
-        " Holm's adjustment for all 2; other arithmetic resolves 1 more."
-    )
-
-
-def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization() -> None:
-    rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=BETTER)]
-    sentence, *_ = finding_of(rows, {"q": options(8)}).sentences
-    assert (
-        "In float its gap is +3.0 pp [2.8, 3.2] already; quantization changes that gap resolvedly"
-        " nowhere." in (sentence)
-    )
-    rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=(0.85, 0.862, 0.867))]
-    sentence, *_ = finding_of(rows, {"q": options(8)}).sentences
-    assert "changes that gap resolvedly by: PTQ, post W8A8 (−8.0 pp [−8.4, −7.7])." in sentence
-
-
 def test_one_seed_claims_nothing() -> None:
     section = part_of(
         content_of(rows_of("q", gelu=(0.9,), relu=(0.95,)), {"q": options(8)}), "quantize"
     )
-    assert section.findings[0].headline == "One seed: no interval, so nothing is claimed."
     assert marked(section.grids[0])[0] == [
         "W8A8, PTQ, post",
         "90.0; one seed",
@@ -311,7 +197,6 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason() -> None:
     section = part_of(
         content_of([*lost, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize"
     )
-    assert section.findings[0].headline == "No quantized network can be compared with gelu."
     assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
 
 
@@ -378,66 +263,6 @@ def test_checks_show_the_worst_seed_and_what_it_says() -> None:
     assert line["polynomial, Δ to the table"].startswith("−1.0 pp [−1.2, −0.9]")
     assert line["treatment chosen"] == "percentile 99.9"
     assert "other logits, gemmlowp" not in line
-    said = part_of(content, "quantize").findings[0].sentences
-    assert (
-        "The integer-only networks give Brevitas' class on at least 99.8 % of samples, differ from"
-        " it in at most 0.02 % of a network's logits, leave 2 differences unexplained by rounding"
-        " ties and are equal in every bit to their ONNX graphs on every sample." in said
-    )
-    assert (
-        "MACs in integers in ONNX Runtime, W8A8, PTQ, post: 6.87 % for gelu, 100 % for relu."
-        in said
-    )
-
-
-def test_networks_with_other_grids_are_no_check_of_the_simulation() -> None:
-    """A table needs a grid at its input, which post has not: its differences are not said to be
-    explained.
-    """
-    why = "the fake-quantized network has no grid at 1_input: it is another network"
-    rows = [
-        row_of(each, job(variant, seed, "w8", "quantize"))
-        for variant, other in (("gelu", True), ("relu", False))
-        for seed in range(3)
-        for each in (
-            accuracy(0.9 + 0.01 * seed),
-            Metric("integer_agreement", 0.99 if other else 1.0, "fraction", HIGHER),
-            Metric("differing_logits", 0.4769 if other else 0.0002, "share", LOWER),
-            Metric(
-                "unexplained_differences",
-                None if other else 0.0,
-                "count",
-                LOWER,
-                reason=why if other else "",
-            ),
-            Metric("integer_onnx_agreement", 1.0, "fraction", HIGHER),
-        )
-    ]
-    said = finding_of(rows, STEPS).sentences
-    assert (
-        "The integer-only networks give Brevitas' class on every sample, differ from it in at most"
-        " 0.02 % of a network's logits, leave no difference unexplained by rounding ties and are"
-        " equal in every bit to their ONNX graphs on every sample. Those with a grid more, at the"
-        " input of a smooth activation, are other networks than Brevitas' (gelu): they give its"
-        " class on at least 99 % of samples and differ from it in at most 47.69 % of a network's"
-        " logits." in said
-    )
-
-
-def test_a_constant_difference_is_in_no_range_of_resolved_ones() -> None:
-    rows = rows_of("w8", gelu=GELU, relu=BETTER) + rows_of("w4", gelu=GELU, relu=BETTER)
-    constant = tuple(value + 0.031 for value in GELU)
-    rows += rows_of("w8-both", gelu=GELU, relu=constant) + rows_of(
-        "w4-both", gelu=GELU, relu=constant
-    )
-    steps = {
-        "w8": options(8),
-        "w4": options(4),
-        "w8-both": options(8, "pre+post"),
-        "w4-both": options(4, "pre+post"),
-    }
-    said = next(each for each in finding_of(rows, steps).sentences if each.startswith("relu"))
-    assert said.startswith("relu: better with post only: PTQ W8A8, W4A4 (+3.0 pp)")
 
 
 def test_coverage_tells_nodes_where_they_differ_from_macs() -> None:
@@ -529,54 +354,6 @@ def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headli
 
 def in_workload(rows: list[Row], workload: str) -> list[Row]:
     return [replace(each, workload=workload, key=f"{workload}{each.key}") for each in rows]
-
-
-def test_all_workloads_are_counted_after_holm_and_pooled() -> None:
-    """Two workloads at 8 and 4 bits; the gap moves by 0, 0.005 and 0.001 on the first, and
-    nowhere on the other.
-    """
-    floats = {"gelu": (0.95, 0.96, 0.97), "relu": (0.94, 0.95, 0.96)}
-    moved = {"gelu": (0.90, 0.91, 0.92), "relu": (0.890, 0.905, 0.911)}
-    rows = [
-        *in_float(**floats),
-        *rows_of("b8", **moved),
-        *rows_of("b4", **moved),
-        *rows_of("b2", gelu=GELU, relu=BETTER),
-    ]
-    still = [
-        *in_float(**floats),
-        *rows_of("b8", **floats),
-        *rows_of("b4", **floats),
-        *rows_of("b2", **floats),
-    ]
-    steps = {"b8": options(8), "b4": options(4), "b2": options(2)}
-    content = content_of([*rows, *in_workload(still, "v")], steps)
-    first, *rest = part_of(content, "quantize").findings
-    assert [first.subject, *(each.subject for each in rest)] == ["all workloads", "w", "v"]
-    gaps = [np.subtract(moved["relu"], moved["gelu"])] * 2 + [np.subtract(BETTER, GELU)]
-    p = [ttest_1samp(each, 0.0).pvalue for each in gaps]
-    assert p[0] < 0.05 < 2 * p[0]
-    assert p[2] < 0.05 / 3
-    # What is the same in every seed is no test.
-    assert (
-        first.headline
-        == "3 (1 better, 2 worse) of 3 differences to gelu resolved, 1 after Holm's adjustment for"
-        " all 3."
-    )
-    interval = ttest_1samp([0.0, 0.0025, 0.0005], 0.0).confidence_interval(0.95)
-    low, high = (f"{100 * each:.2f}".replace("-", "−") for each in (interval.low, interval.high))
-    assert first.sentences == (
-        (
-            "relu: from float to 3 bits and more (integers only, mean over 2 workloads and their"
-            " widths) its gap to gelu is shown to move by less than 0.50 pp in 1 of 1 methods and"
-            f" placements: PTQ, post +0.10 pp [{low}, {high}]."
-        ),
-    )
-    wide = [*in_float(**floats), *rows_of("b8", gelu=GELU, relu=(0.88, 0.91, 0.91))]
-    found, *_ = part_of(
-        content_of([*wide, *in_workload(wide, "v")], {"b8": options(8)}), "quantize"
-    ).findings
-    assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
 
 
 def timed(

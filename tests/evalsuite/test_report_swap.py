@@ -21,8 +21,8 @@ from evalsuite.reluize.report.before_after import (
     swap_tables,
 )
 from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_finding
+from evalsuite.report.findings import Finding
 from evalsuite.report.measured import Measured
-from evalsuite.report.section import Finding
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import Row, Status, failure_row, row_of
 

@@ -20,9 +20,9 @@ from evalsuite.reluize.report.before_after import (
     ratio_text,
     table_scale,
 )
+from evalsuite.report.findings import Finding
 from evalsuite.report.numerals import Scale, sentence
 from evalsuite.report.paired import interval_text
-from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate, seed_difference
 
 LEVEL = 0.95

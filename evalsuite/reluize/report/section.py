@@ -25,8 +25,9 @@ from evalsuite.reluize.report.naming import called
 from evalsuite.reluize.report.pattern import pattern_finding
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, number_of, panels
 from evalsuite.report.drawings import Drawing
+from evalsuite.report.findings import Finding
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.section import Finding, Part, RunView, Section
+from evalsuite.report.section import Part, RunView, Section
 
 PROFILE = "hardness_profile"
 _COLUMNS = 3

@@ -9,8 +9,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalsuite.contract import Verdict
+from evalsuite.report.findings import Finding
 from evalsuite.report.grids import Grid
-from evalsuite.report.section import Finding, Part, RunView, Section
+from evalsuite.report.section import Part, RunView, Section
 from evalsuite.results import JOB_FAILURES, parse_setting
 
 if TYPE_CHECKING:

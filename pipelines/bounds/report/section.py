@@ -22,6 +22,7 @@ from evalsuite.report.canvas import (
     shifts,
 )
 from evalsuite.report.drawings import Drawing
+from evalsuite.report.findings import Finding
 from evalsuite.report.section import (
     Contrast,
     Endpoint,
@@ -39,7 +40,6 @@ from evalsuite.verification.report.radii import (
     radius_text,
     shifted_radius,
 )
-from pipelines.bounds.report.findings import finding, overall
 from pipelines.bounds.report.tables import (
     AVERAGE,
     OVER_RADII,
@@ -69,14 +69,11 @@ def _part(run: RunView) -> Part:
     tables = run.once(bounds_tables)
     if not tables:
         return Part()
-    found, turned, radii = (
-        heights(tables, run.screen),
-        heights(tables, turned=True),
-        radius_gaps(tables, run.screen),
-    )
+    found, radii = heights(tables, run.screen), radius_gaps(tables, run.screen)
     findings = [
-        overall(tables, found, turned, radii),
-        *(finding(table, found, radii) for table in tables),
+        Finding(table.label, "The stage remarks on its numbers.", tuple(table.remarks))
+        for table in tables
+        if table.remarks
     ]
     drawings: list[Drawing] = []
     for workload in dict.fromkeys(table.workload for table in tables):

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from evalsuite.report.areas import Area, Point, area_text, holm_areas, measured_area
+from evalsuite.report.areas import Area, Point, holm_areas, measured_area
 from evalsuite.report.canvas import number_of
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, grouped, labels
@@ -319,18 +319,6 @@ class RadiusGap(Area):
 
     table: BoundsTable
 
-    @property
-    def percent(self) -> str:
-        """The difference in percent of the baseline's mean: "+3.6 %"."""
-        base = sum(self.other.values()) / len(self.other) if self.other else 0.0
-        if self.difference is None or not base:
-            return ""
-        return f"{100 * self.difference.mean / base:+.1f} %".replace("-", "−")
-
-    def text(self, scale: Scale) -> str:
-        """ "+0.0019 [0.0010, 0.0029] (+3.6 %, Holm's p 0.038)"."""
-        return area_text(self, scale, [self.percent] if self.percent else []).replace(" input", "")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Height(Area):
@@ -385,16 +373,12 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
     return holm_areas(found, lambda each: each.table.norm, _decided(screen, tables, AVERAGE))
 
 
-def heights(
-    tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False
-) -> list[Height]:
+def heights(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[Height]:
     """One for each table, method and variant but the baseline, and of the attack's curve; Holm's p
     within each family, but what the screen asks has its p.
-
-    `turned`: over the other axis, see `height`.
     """
     found = [
-        height(table, method, variant, turned=turned)
+        height(table, method, variant)
         for table in tables
         if len(table.radii) > 1
         for method in (
@@ -411,13 +395,12 @@ def heights(
     )
 
 
-def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:
+def height(table: BoundsTable, method: str, variant: str) -> Height:
     """How much higher a variant's curve lies, over the logarithm of the radius where the radii are
     geometric.
 
-    `turned` takes the radius where that is its logarithm, and the reverse: a mean height depends on
-    the axis. The scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a
-    geometric grid an area over the radius itself would be the largest radius's for the most part,
+    The scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a geometric
+    grid an area over the radius itself would be the largest radius's for the most part,
     where little is certified of any network.
     """
     metric, of = (table.attack, "") if method == ATTACK else (M.CERTIFIED, method)
@@ -444,5 +427,5 @@ def height(table: BoundsTable, method: str, variant: str, *, turned: bool = Fals
         curve(variant),
         curve(table.baseline),
         told.__getitem__,
-        logarithmic=table.logarithmic != turned,
+        logarithmic=table.logarithmic,
     )

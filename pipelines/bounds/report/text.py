@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from evalsuite.report.areas import AREA_SCALE, area_columns, areas_sheet
+from evalsuite.report.areas import area_columns, areas_sheet
 from evalsuite.report.grids import Grid, GridCell, Sheet
 from evalsuite.report.numerals import Scale, p_text, scale_of
 from evalsuite.report.paired import Compared, common_scale, compared_cell, lacking
@@ -158,23 +158,6 @@ def _detail(height: Height) -> str:
     return p + (f", n = {count}" if count < height.table.seeds else "")
 
 
-def height_brief(height: Height) -> str:
-    """A height for a sentence, as "+0.31 pp, p 0.4" with Holm's p, or the reason why there is
-    none.
-    """
-    if height.difference is None or height.p_holm is None:
-        return height.reason
-    return f"{AREA_SCALE.number(height.difference.mean, sign=True)} pp, p {p_text(height.p_holm)}"
-
-
-def radius_brief(gap: RadiusGap) -> str:
-    """A workload with the gap of its certified radii for a sentence: "w (+3.6 %, p 0.04)", with
-    Holm's p.
-    """
-    p = "" if gap.p_holm is None else f"p {p_text(gap.p_holm)}"
-    return f"{gap.table.label} ({', '.join(part for part in (gap.percent, p) if part)})"
-
-
 def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
     primary = {
@@ -216,7 +199,7 @@ def _radius_cell(
     return replace(
         compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]),
         tone=gap.tone,
-        difference=None,
+        final=True,
     )
 
 

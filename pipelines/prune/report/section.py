@@ -25,7 +25,6 @@ from evalsuite.report.forms import Form
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, RunView
 from evalsuite.report.statistics import Estimate, mean_interval
 from pipelines.prune.report.chains import chain_grid
-from pipelines.prune.report.findings import finding, overall
 from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.tables import (
     ACCURACY,
@@ -65,13 +64,9 @@ def _part(run: RunView) -> Part:
     grids.append(area_grid(sweep_areas, run.baseline))
     grids += [chain_grid(run, workload) for workload in run.measured.workloads]
     details += [exact_grid(run, workload) for workload in run.measured.workloads]
-    findings = [
-        finding(table, [each for each in sweep_areas if each.workload == table.workload])
-        for table in tables
-    ]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
     return Part.of(
-        [overall(tables), *findings],
+        (),
         grids,
         details,
         drawings,

@@ -26,6 +26,7 @@ from evalsuite.report.canvas import (
     shifts,
 )
 from evalsuite.report.drawings import Drawing
+from evalsuite.report.findings import Finding
 from evalsuite.report.forms import Form
 from evalsuite.report.section import (
     Contrast,
@@ -40,7 +41,6 @@ from evalsuite.report.section import (
 )
 from evalsuite.report.statistics import mean_interval
 from evalsuite.results import parse_setting
-from pipelines.quantize.report.findings import finding, overall
 from pipelines.quantize.report.tables import (
     ACCUMULATOR,
     ALL_BUT_ONE,
@@ -71,6 +71,7 @@ LATENCY = "relative_latency"
 # Both are properties of a runtime as much as of a network: another may run other parts in integers.
 SHARE = "share of MACs that ONNX Runtime computes in 8-bit integers"
 TIMES = "latency in ONNX Runtime with 8-bit integers"
+UNEXPLAINED = "unexplained_differences"
 _PLAIN = {"": ""}  # the only setting of a metric that has none
 _PANELS = 3
 _FITTING = 22  # Characters of layers' names beside one another.
@@ -87,16 +88,18 @@ def _part(run: RunView) -> Part:
         for figures in (bit_widths, layer_figures)
         for drawing in figures(table)
     ]
-    placements = {treatment.placement for table in tables for treatment in table.treatments}
-    told = [overall(tables), *map(finding, tables)]
-    return Part.of(
-        told,
-        grids,
-        details,
-        drawings,
-        rule=NOTES["rule"] if len(placements) > 1 else "",
-        tables=tables,
-    )
+    return Part.of(map(unexplained, tables), grids, details, drawings, tables=tables)
+
+
+def unexplained(table: QuantizationTable) -> Finding | None:
+    """That an integer-only network is another one than its simulation; None where none is."""
+    rows = table.measured.frame
+    rows = rows[(rows["workload"] == table.workload) & (rows["metric"] == UNEXPLAINED)]
+    count = rows["value"].sum()
+    if not count > 0:
+        return None
+    told = f"{count:,.0f} outputs of integer-only networks differ from their simulation by more"
+    return Finding(table.workload, f"{told} than ties of rounding explain.", ())
 
 
 def _of_width(

@@ -30,7 +30,6 @@ from evalsuite.verification.report.radii import (
     radius_text,
     shifted_radius,
 )
-from pipelines.smt.report.findings import finding, overall
 from pipelines.smt.report.tables import (
     AGREEMENT,
     BOUNDS,
@@ -74,11 +73,8 @@ def _part(run: RunView) -> Part:
         grids.append(verified_grid(table))
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
-    findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
-    return Part.of(
-        findings, grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables
-    )
+    return Part.of((), grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables)
 
 
 def _over_radii(metric: str) -> Measure:

@@ -5,7 +5,7 @@ cost, checked proofs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -14,7 +14,6 @@ from evalsuite.report.grids import Grid, GridCell, Sheet
 from evalsuite.report.numerals import Scale, grouped, listed, p_text, percent_text, scale_of
 from evalsuite.report.paired import Compared, common_scale, compared_cell
 from evalsuite.report.section import notes
-from evalsuite.report.statistics import after_holm
 from pipelines.smt.report.tables import (
     BOUNDS,
     CALLS,
@@ -51,40 +50,6 @@ def radius_cell(table: ExactTable, radius: float) -> GridCell:
     size = table.size(radius)
     told = f"{radius:g}" + (f" ({size})" if size else "") if table.stepped else table.radius(radius)
     return GridCell(told, sort=repr(radius))
-
-
-def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Bracket]]:
-    """The radii whose difference these seeds could resolve, open questions counted both ways."""
-    brackets = [(radius, table.bracket(variant, metric, radius)) for radius in table.radii]
-    return [(radius, each) for radius, each in brackets if each.p is not None]
-
-
-def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher", "lower")) -> str:
-    """ "10 (5 higher and 5 lower) resolved, none after Holm's adjustment for all 99"."""
-    more, less = (
-        sum(bracket.resolved and bracket.higher == higher for bracket in brackets)
-        for higher in (True, False)
-    )
-    if not more + less:
-        return "none resolved"
-    adjusted = after_holm(bracket.p for bracket in brackets)
-    return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
-
-
-def asked_text(
-    table: ExactTable,
-    metric: str,
-    what: str = "share",
-    words: tuple[str, str] = ("higher", "lower"),
-) -> str:
-    """ "3 testable differences to gelu's share, ...": see `counted_text`; empty where none can
-    be tested.
-    """
-    found = [each for name in table.others for _, each in tested(table, name, metric)]
-    if not found:
-        return ""
-    head = f"{len(found)} testable difference{'s' * (len(found) != 1)} to {table.baseline}'s {what}"
-    return f"{head}, what was left open counted both ways, {counted_text(found, words)}"
 
 
 def verified_grid(table: ExactTable) -> Grid | None:
@@ -152,19 +117,6 @@ def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> 
     if end is None or variant == table.baseline or table.bracket(variant, end, at).resolved:
         return cell
     return replace(cell, way=0)
-
-
-def alike(rows: Iterable[Sequence[Compared]]) -> bool:
-    """Whether in each row, the baseline's cell first, every variant has the baseline's number in
-    every seed.
-    """
-
-    def equal(cell: Compared, base: Compared) -> bool:
-        gap = cell.difference
-        same = gap is not None and gap.mean == 0 and (gap.constant or gap.n == 1)
-        return same and cell.values.keys() == base.values.keys()
-
-    return all(len(row) > 1 and all(equal(cell, row[0]) for cell in row[1:]) for row in rows)
 
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
@@ -253,7 +205,12 @@ def _distance_cell(
     return (
         text
         if text.tone == "lack"
-        else replace(text, tone=bracket.tone if bracket else "", difference=None)
+        else replace(
+            text,
+            tone=bracket.tone if bracket else "",
+            difference=bracket.difference if bracket else None,
+            final=True,
+        )
     )
 
 
