@@ -5,7 +5,7 @@ none is the baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.results import Status, parse_setting
@@ -94,17 +94,6 @@ class Measured:
     ) -> dict[str, dict[str, str]]:
         """The settings that have a value: text -> its keys and values, in the order of the rows."""
         return dict(self._settings.get((workload, variant, step, metric), {}))
-
-    def every_setting(self, workload: str, steps: Iterable[str], metric: str) -> list[str]:
-        """The settings that any network of these steps has a value at, in the order of the
-        steps.
-        """
-        places = ((variant, step) for step in steps for variant in self.variants)
-        return list(
-            dict.fromkeys(
-                text for place in places for text in self.settings(workload, *place, metric)
-            )
-        )
 
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""

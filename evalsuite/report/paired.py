@@ -103,33 +103,10 @@ class Compared:
         """ "better" or "worse" where there is a better way and the difference is resolved, else
         "".
         """
-        return _tone(self.difference, 0, self.way)
-
-    @property
-    def ratio_tone(self) -> str:
-        """Return "better" or "worse" if there is a better way and the interval of the ratio
-        excludes 1, else "".
-        """
-        return _tone(self.ratio, 1, self.way)
-
-
-def _tone(estimate: Estimate | None, none: float, way: int) -> str:
-    """Which way an interval of some width excludes what no difference is."""
-    if (
-        estimate is None
-        or estimate.low is None
-        or estimate.high is None
-        or estimate.constant
-        or not way
-    ):
-        return ""
-    return (
-        ""
-        if estimate.low <= none <= estimate.high
-        else "better"
-        if (estimate.mean > none) == (way > 0)
-        else "worse"
-    )
+        estimate = self.difference
+        if not self.way or estimate is None or not self.resolved:
+            return ""
+        return "better" if (estimate.mean > 0) == (self.way > 0) else "worse"
 
 
 @dataclass(frozen=True, kw_only=True)

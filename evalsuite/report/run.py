@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.clocks import clock_doubts, without_contradictions
+from evalsuite.report.listing import listed_grids
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
@@ -343,7 +344,7 @@ class Run:
     def parts(self) -> dict[str, Part]:
         """The sections' parts of the report; those that have nothing to say are left out."""
         tones = tones_of(self.screen)
-        parts = {name: section.part(self) for name, section in self.sections.items()}
+        parts = {name: self._part(section) for name, section in self.sections.items()}
         parts = {
             name: part.with_tones(tones).with_findings(self.baseline)
             for name, part in parts.items()
@@ -351,6 +352,16 @@ class Run:
         if self.inconclusive:
             parts = {name: part.without_conclusions() for name, part in parts.items()}
         return {name: part for name, part in parts.items() if not part.empty}
+
+    def _part(self, section: Section) -> Part:
+        """What a section makes of this run, and the tables that it declares."""
+        part = section.part(self)
+        tables = [
+            grid
+            for listing in section.tables
+            for grid in listed_grids(self, listing, section.stages[0])
+        ]
+        return replace(part, details=[*part.details, *tables])
 
     @cached_property
     def terms(self) -> dict[str, str]:

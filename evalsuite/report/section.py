@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evalsuite.report.findings import Finding
     from evalsuite.report.forms import Form
     from evalsuite.report.grids import Grid
+    from evalsuite.report.listing import Listing
     from evalsuite.report.measured import Measured
     from evalsuite.report.paired import Values
     from evalsuite.report.record import Record
@@ -332,6 +333,7 @@ class Section:
             recipe's steps.
         part: makes the part of a run.
         endpoints: its rows of the decision matrix.
+        tables: of its numbers, on demand, beside those of its part.
         headlines: what is shown of the stages at a glance; of a stage without any section, the
             first metric is.
         of_task: the stages whose headlines depend on the task: for another one, the first metric
@@ -360,6 +362,7 @@ class Section:
     stages: tuple[str, ...]
     part: Callable[[RunView], Part] = lambda _: Part()
     endpoints: tuple[Endpoint, ...] = ()
+    tables: tuple[Listing, ...] = ()
     headlines: tuple[Headline, ...] = ()
     of_task: tuple[str, ...] = ()
     sampled_by: str = ""

@@ -23,6 +23,7 @@ from evalsuite.report.canvas import (
 )
 from evalsuite.report.drawings import Drawing
 from evalsuite.report.findings import Finding
+from evalsuite.report.listing import Listing
 from evalsuite.report.section import (
     Contrast,
     Endpoint,
@@ -55,7 +56,7 @@ from pipelines.bounds.report.tables import (
     heights,
     radius_gaps,
 )
-from pipelines.bounds.report.text import NOTES, details, grids, shown_radii
+from pipelines.bounds.report.text import NOTES, grids, shown_radii
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def _part(run: RunView) -> Part:
     return Part.of(
         findings,
         grids(tables, found, radii),
-        details(tables, found),
+        (),
         drawings,
         rule=NOTES["rule"],
         tables=tables,
@@ -317,6 +318,11 @@ def _layers(compared: pd.DataFrame) -> pd.Series[bool]:
     )
 
 
+def _eps_words(key: str, value: str) -> str:
+    return radius_text(float(value)) if key == "eps" else value
+
+
+_BY_LAYER = {"layer": "layer", "method": "method", "eps": "ε"}
 SECTION = Section(
     title="Certified robustness",
     question=(
@@ -331,6 +337,42 @@ SECTION = Section(
         Endpoint(AVERAGE, _radius, "input", Direction.HIGHER, 1 / 255),
         Endpoint(OVER_RADII, _certified_more, "fraction", Direction.HIGHER, 0.01, instead=True),
         Endpoint("accuracy under attack", _attacked, "fraction", Direction.HIGHER, 0.01),
+    ),
+    tables=(
+        Listing(
+            "certified-by-method",
+            "certified accuracy of each method (%, Δ in pp)",
+            {M.CERTIFIED: "certified"},
+            NOTES["looser"],
+            {"method": "method", "eps": "ε"},
+            words=_eps_words,
+        ),
+        Listing(
+            "widths",
+            "width of the bounds by layer",
+            {M.LAYER_WIDTH: "width", M.WIDTH: "width of the logits"},
+            NOTES["widths"],
+            _BY_LAYER,
+            "eps",
+            _eps_words,
+        ),
+        Listing(
+            "stability",
+            "unstable and stable inactive neurons by layer (%, Δ in pp)",
+            {M.LAYER_UNSTABLE: "unstable", M.LAYER_OFF: "stable off"},
+            NOTES["stability"],
+            _BY_LAYER,
+            "eps",
+            _eps_words,
+        ),
+        Listing(
+            "bounds-cost",
+            "what bounds cost: seconds and peak memory of one network",
+            {M.SECONDS: "time", M.MEMORY: "memory"},
+            NOTES["cost"],
+            {"method": "method", "eps": "ε"},
+            words=_eps_words,
+        ),
     ),
     headlines=tuple(
         Headline(STAGE, metric, wanted=("method", TIGHTNESS[::-1]))

@@ -374,15 +374,15 @@ def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> 
 
 
 def heights(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[Height]:
-    """One for each table, method and variant but the baseline, and of the attack's curve; Holm's p
-    within each family, but what the screen asks has its p.
+    """One for each table and variant but the baseline, of the tightest method's curve and of the
+    attack's; Holm's p within each family, but what the screen asks has its p.
     """
     found = [
         height(table, method, variant)
         for table in tables
         if len(table.radii) > 1
         for method in (
-            *reversed(table.methods),
+            *table.methods[-1:],
             *[ATTACK] * any(place.metric == table.attack for _, place in table.found),
         )
         for variant in table.others

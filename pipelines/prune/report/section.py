@@ -22,10 +22,10 @@ from evalsuite.report.canvas import (
 )
 from evalsuite.report.drawings import Drawing
 from evalsuite.report.forms import Form
+from evalsuite.report.listing import Listing
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, RunView
 from evalsuite.report.statistics import Estimate, mean_interval
 from pipelines.prune.report.chains import chain_grid
-from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.tables import (
     ACCURACY,
     BEFORE,
@@ -44,7 +44,7 @@ from pipelines.prune.report.tables import (
     pruning_tables,
     sweep_area,
 )
-from pipelines.prune.report.text import NOTES, accuracy_grid, area_grid, cost_grid, treatments_grid
+from pipelines.prune.report.text import NOTES, accuracy_grid, area_grid, treatments_grid
 
 BITS_AT_EQUAL_MACS = "bits per byte of pruned networks at equal MACs"
 _TALL = 0.05  # of a panel's height: a label
@@ -58,12 +58,11 @@ def _part(run: RunView) -> Part:
     sweep_areas = areas(tables, run.screen)
     grids, details = [], []
     for table in tables:
-        grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
+        grids += [accuracy_grid(table), treatments_grid(table)]
         if table.tuned:
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
     grids.append(area_grid(sweep_areas, run.baseline))
     grids += [chain_grid(run, workload) for workload in run.measured.workloads]
-    details += [exact_grid(run, workload) for workload in run.measured.workloads]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
     return Part.of(
         (),
@@ -385,6 +384,45 @@ SECTION = Section(
             0.005,
             clock=(FAST.metric,),
             phrase="accuracy after pruning, at equal latency (ONNX Runtime)",
+        ),
+    ),
+    tables=(
+        Listing(
+            "pruning-cost",
+            "what pruning buys",
+            {
+                "removed_channels": "channels removed",
+                "removed_heads": "heads removed",
+                "parameter_fraction": "parameters left",
+                "mac_fraction": "MACs left",
+                "model_bytes": "ONNX file",
+                "peak_bytes": "peak memory",
+                "latency_ratio": "latency unpruned over pruned",
+                "relative_latency": "latency over unpruned ReLU's",
+                "equality_error": "largest error of removing channels",
+            },
+            NOTES["cost"],
+            {"batch": "batch"},
+        ),
+        Listing(
+            "exact-removal",
+            "removal that changes no output",
+            {
+                "constant_units": "constant units",
+                "unused_units": "unused units",
+                "off_units": "units proven off",
+                "merged_units": "units proven on, merged",
+                "duplicate_units": "duplicate units",
+                "removed_units": "units removed in all",
+                "hidden_units": "hidden units",
+                "removed_share": "share removed",
+                "equality_error": "largest error of an output",
+                "equality_bound": "proven bound of that error",
+                ACCURACY: "accuracy",
+                "accuracy_drop": "accuracy lost",
+            },
+            NOTES["exact removal"],
+            stage=EXACT,
         ),
     ),
     forms=(

@@ -4,27 +4,20 @@ between curves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from evalsuite.report.areas import area_columns, areas_sheet
-from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale, grouped, p_text, scale_of
+from evalsuite.report.grids import Grid, Sheet
+from evalsuite.report.numerals import Scale, grouped, p_text
 from evalsuite.report.paired import Compared, common_scale, compared_cell, compared_columns
 from evalsuite.report.section import notes
-from evalsuite.report.statistics import after_holm, mean_interval
+from evalsuite.report.statistics import after_holm
 from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, SweepArea, Treatment
 
 NOTES = notes(__name__)
 _HOW = {ACCURACY: "after fine-tuning", BEFORE: "before fine-tuning"}
 RATIO, RELATIVE, PEAK = "latency_ratio", "relative_latency", "peak_bytes"
-_SHARED = (
-    ("removed_channels", "channels removed", "count"),
-    ("removed_heads", "heads removed", "count"),
-    ("parameter_fraction", "parameters left", "share"),
-    ("mac_fraction", "MACs left", "share"),
-    ("model_bytes", "ONNX file", "bytes"),
-)
 
 
 def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)) -> Scale:
@@ -166,113 +159,5 @@ def _detail(area: SweepArea) -> str:
     return f"{p}, n = {len(area.values)}"
 
 
-def cost_grid(table: PruningTable) -> Grid | None:
-    """A row per sparsity; None where nothing was measured."""
-    treatments, sheet, columns = swept(table), Sheet(), []
-    batches = list(
-        dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, each))
-    )
-    shared = [(*each, "") for each in _SHARED]
-    shared += [
-        (PEAK, f"peak memory, {batch.replace('=', ' ')}", "bytes", batch)
-        for batch in _settings(table, PEAK)
-    ]
-    for metric, title, unit, setting in shared:
-        cells = [_shared(table, treatment, metric, setting, unit) for treatment in treatments]
-        if any(cell.text not in ("", "0") for cell in cells):
-            columns.append((title, cells))
-    if batches:
-        told = ", ".join(batch.replace("=", " ") for batch in batches)
-        columns += [
-            (
-                f"{name}, {told}",
-                [_latency(table, treatment, name, batches) for treatment in treatments],
-            )
-            for name in table.variants
-        ]
-    if not columns:
-        return None
-    for i, each in enumerate(treatments):
-        sheet.add(_row_name(table, each), *(cells[i] for _, cells in columns))
-        sheet.lines += [_cost_line(table, each, name) for name in table.variants]
-    heads = ("sparsity", *(title for title, _ in columns))
-    return sheet.grid(
-        f"{table.workload}-pruning-cost",
-        f"{table.workload}, what pruning buys",
-        heads,
-        NOTES["cost"],
-    )
-
-
 def _row_name(table: PruningTable, treatment: Treatment) -> str:
     return treatment.label if len(table.sweeps) > 1 or treatment.control else treatment.share
-
-
-def _settings(table: PruningTable, metric: str) -> list[str]:
-    return table.measured.every_setting(
-        table.workload, [treatment.step for treatment in swept(table)], metric
-    )
-
-
-def _mean(values: Mapping[int, float]) -> float | None:
-    return sum(values.values()) / len(values) if values else None
-
-
-def _shared(
-    table: PruningTable, treatment: Treatment, metric: str, setting: str, unit: str
-) -> GridCell:
-    means = [_mean(table.values(treatment.step, name, metric, setting)) for name in table.variants]
-    known = [mean for mean in means if mean is not None]
-    if not known:
-        return GridCell("")
-    scale = scale_of(unit, known)
-    low, high = (f"{scale.number(each)}" for each in (min(known), max(known)))
-    label = "" if scale.unit == "count" else f" {scale.unit}"
-    return GridCell((low if low == high else f"{low} to {high}") + label, sort=repr(min(known)))
-
-
-def _latency(
-    table: PruningTable, treatment: Treatment, variant: str, batches: Sequence[str]
-) -> GridCell:
-    means = [
-        [
-            _mean(table.values(treatment.step, variant, metric, batch))
-            for metric in (RATIO, RELATIVE)
-        ]
-        for batch in batches
-    ]
-    first = next((ratio for ratio, _ in means if ratio is not None), None)
-    parts = [
-        ("–" if ratio is None else f"×{ratio:.2f}")
-        + ("" if relative is None else f" ({relative:.2f})")
-        for ratio, relative in means
-    ]
-    if all(part == "–" for part in parts):
-        reason = table.measured.reason(table.workload, variant, treatment.step, RATIO)
-        return GridCell(reason, tone="lack")
-    return GridCell(", ".join(parts), sort="" if first is None else repr(first))
-
-
-def _cost_line(table: PruningTable, treatment: Treatment, variant: str) -> dict[str, Any]:
-    """All that was measured of it besides accuracies, with intervals."""
-    line: dict[str, Any] = {
-        "workload": table.workload,
-        "step": treatment.step,
-        "treatment": treatment.label,
-        "sparsity": treatment.sparsity,
-        "variant": variant,
-    }
-    wanted = [
-        (metric, "")
-        for metric in ("parameters", "macs", *(each[0] for each in _SHARED), "equality_error")
-    ]
-    wanted += [
-        (metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, metric)
-    ]
-    for metric, setting in wanted:
-        values = table.values(treatment.step, variant, metric, setting)
-        if values:
-            line |= estimate_columns(
-                f"{metric} {setting}".strip(), mean_interval(list(values.values()))
-            )
-    return line

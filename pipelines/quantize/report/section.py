@@ -28,6 +28,7 @@ from evalsuite.report.canvas import (
 from evalsuite.report.drawings import Drawing
 from evalsuite.report.findings import Finding
 from evalsuite.report.forms import Form
+from evalsuite.report.listing import Listing
 from evalsuite.report.section import (
     Contrast,
     Endpoint,
@@ -44,6 +45,7 @@ from evalsuite.results import parse_setting
 from pipelines.quantize.report.tables import (
     ACCUMULATOR,
     ALL_BUT_ONE,
+    CHOSEN,
     OBSERVED,
     ONE_ALONE,
     STAGE,
@@ -54,15 +56,7 @@ from pipelines.quantize.report.tables import (
     Treatment,
     quantization_tables,
 )
-from pipelines.quantize.report.text import (
-    MACS,
-    NOTES,
-    accuracy_grid,
-    checks_grid,
-    coverage_grid,
-    mixed_grid,
-    table_scale,
-)
+from pipelines.quantize.report.text import NOTES, accuracy_grid, table_scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +66,7 @@ LATENCY = "relative_latency"
 SHARE = "share of MACs that ONNX Runtime computes in 8-bit integers"
 TIMES = "latency in ONNX Runtime with 8-bit integers"
 UNEXPLAINED = "unexplained_differences"
+MACS = "integer_mac_fraction"
 _PLAIN = {"": ""}  # the only setting of a metric that has none
 _PANELS = 3
 _FITTING = 22  # Characters of layers' names beside one another.
@@ -80,15 +75,14 @@ _HALVES = {ONE_ALONE: "only this layer", ALL_BUT_ONE: "all but this layer"}
 
 def _part(run: RunView) -> Part:
     tables = run.once(quantization_tables)
-    grids = [grid(table) for table in tables for grid in (accuracy_grid, coverage_grid)]
-    details = [grid(table) for table in tables for grid in (checks_grid, mixed_grid)]
     drawings = [
         drawing
         for table in tables
         for figures in (bit_widths, layer_figures)
         for drawing in figures(table)
     ]
-    return Part.of(map(unexplained, tables), grids, details, drawings, tables=tables)
+    told = [finding(table) for table in tables for finding in (unexplained, chosen)]
+    return Part.of(told, map(accuracy_grid, tables), (), drawings, tables=tables)
 
 
 def unexplained(table: QuantizationTable) -> Finding | None:
@@ -100,6 +94,22 @@ def unexplained(table: QuantizationTable) -> Finding | None:
         return None
     told = f"{count:,.0f} outputs of integer-only networks differ from their simulation by more"
     return Finding(table.workload, f"{told} than ties of rounding explain.", ())
+
+
+def chosen(table: QuantizationTable) -> Finding | None:
+    """Which treatment was chosen on calibration data for each network; None where none was."""
+    rows = table.measured.frame
+    rows = rows[(rows["workload"] == table.workload) & (rows["metric"] == TOLD)]
+    labels = {treatment.step: treatment.label for treatment in table.treatments}
+    told = {
+        f"{labels.get(str(step), step)}, {variant}: {'; '.join(own['reason'].unique())}."
+        for (step, variant), own in rows.groupby(["step", "variant"], sort=False)
+    }
+    if not told:
+        return None
+    return Finding(
+        table.workload, "Treatments were chosen on calibration data.", tuple(sorted(told))
+    )
 
 
 def _of_width(
@@ -450,6 +460,44 @@ SECTION = Section(
             size="model_bytes",
             faster="latency_ratio",
             setting={"batch": "1"},
+        ),
+    ),
+    tables=(
+        Listing(
+            "coverage",
+            "what ONNX Runtime executes in integers, and how much faster than in float",
+            {
+                MACS: "multiplications in integers",
+                "integer_node_fraction": "nodes in integers",
+                "latency_ratio": "float latency over quantized",
+            },
+            NOTES["coverage"],
+            {"batch": "batch"},
+        ),
+        Listing(
+            "integer-checks",
+            "the integer-only network checked",
+            {
+                "integer_agreement": "same class as Brevitas",
+                "differing_logits": "differing logits",
+                "tie_distance": "farthest from a tie",
+                UNEXPLAINED: "unexplained differences",
+                "integer_onnx_agreement": "equal bits in ONNX Runtime",
+                "rounding_differing_logits": "logits that another rounding changes",
+                "integer_part_error": "steps off in norms, attention",
+                "integer_accuracy": "accuracy in integers",
+                "table_bytes": "table bytes",
+                "integer_operations": "operations but MACs",
+            },
+            NOTES["checks"],
+            {"precision": "precision", "rounding": "rounding", "activation": "activation"},
+        ),
+        Listing(
+            "mixed-precision",
+            "bits chosen for each layer",
+            {CHOSEN: "bits of weights"},
+            NOTES["mixed"],
+            {"layer": "layer"},
         ),
     ),
     headlines=(
