@@ -31,7 +31,6 @@ MOVED = {
         "Point",
         "area_columns",
         "areas_sheet",
-        "holm_areas",
         "measured_area",
     ),
     "evalsuite.report.canvas": (

@@ -87,7 +87,7 @@ TOPICS = {
         " shifts log_heights radius_axis radius_text shifted_radius is_geometric INK_COLOUR"
         " MUTED_COLOUR"
     ),
-    "areas": "Area Point measured_area holm_areas area_columns areas_sheet AREA_SCALE",
+    "areas": "Area Point measured_area area_columns areas_sheet AREA_SCALE",
 }
 # Said here in other words than at the beginning of the docstring, which goes into more detail, or
 # is short help.

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, grouped
 from evalsuite.report.paired import Compared, bracket
-from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 """The scale on which areas are written: percent and percentage points, with two decimals.
@@ -28,20 +27,11 @@ Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, he
 class Area(Compared):
     """The mean height of a variant's curve above the baseline's, by seed, in fractions of samples.
 
-    `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a
-    family.
+    `low` and `high` are the ends of the common range, means over seeds.
     """
 
     low: float | None = None
     high: float | None = None
-    p_holm: float | None = None
-
-    @property
-    def tone(self) -> str:
-        """ "better" or "worse" where Holm's p is at most 0.05, else ""."""
-        if self.difference is None or self.p_holm is None or self.p_holm > SIGNIFICANT:
-            return ""
-        return "better" if self.difference.mean > 0 else "worse"
 
 
 Kind = TypeVar("Kind", bound=Area)
@@ -96,24 +86,6 @@ def measured_area(
     return replace(
         area, values=heights, other=dict.fromkeys(heights, 0.0), magnitude=1.0, low=low, high=high
     )
-
-
-def holm_areas(
-    areas: Sequence[Kind],
-    family: Callable[[Kind], object] = lambda _: None,
-    known: Callable[[Kind], float | None] = lambda _: None,
-) -> list[Kind]:
-    """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the
-    decision matrix's own, is kept.
-    """
-    known_p = list(map(known, areas))
-    for fromkey in dict.fromkeys(map(family, areas)):
-        adjusted = holm(
-            area.p if family(area) == fromkey and p is None else None
-            for area, p in zip(areas, known_p, strict=True)
-        )
-        known_p = [new if p is None else p for p, new in zip(known_p, adjusted, strict=True)]
-    return [replace(area, p_holm=p) for area, p in zip(areas, known_p, strict=True)]
 
 
 def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float, float] | None:
@@ -197,7 +169,6 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
         repr(area.difference.mean),
         area.tone,
         area.difference,
-        final=True,
     )
 
 
@@ -211,6 +182,5 @@ def area_columns(area: Area, name: str) -> dict[str, Any]:
         "range_low": area.low,
         "range_high": area.high,
         "p": area.p,
-        "p_holm": area.p_holm,
         "reason": area.reason,
     }

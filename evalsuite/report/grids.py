@@ -30,7 +30,6 @@ class GridCell:
         tone: "better", "worse", "lack" or "".
         difference: to the baseline, where the cell shows one: its tone is then that of the decision
             matrix, if that concludes from the same number.
-        final: whether the tone is adjusted for the number of tests already.
     """
 
     text: str
@@ -38,7 +37,6 @@ class GridCell:
     sort: str = ""
     tone: str = ""
     difference: Estimate | None = None
-    final: bool = False
 
     @property
     def plain(self) -> str:
@@ -87,16 +85,13 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
     adjustment is over all that the table shows.
     """
     differences = {
-        cell.difference
-        for row in grid.rows
-        for cell in row
-        if cell.difference is not None and not cell.final
+        cell.difference for row in grid.rows for cell in row if cell.difference is not None
     }
     others = [difference for difference in differences if replace(difference, p=None) not in tones]
     adjusted = dict(zip(others, holm(other.p for other in others), strict=True))
 
     def marked(cell: GridCell) -> GridCell:
-        if cell.difference is None or cell.final or cell.tone == "lack":
+        if cell.difference is None or cell.tone == "lack":
             return cell
         p = adjusted.get(cell.difference)
         tone = "" if p is not None and p > SIGNIFICANT else cell.tone

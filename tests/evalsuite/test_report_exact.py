@@ -21,8 +21,8 @@ from evalsuite.report.grids import Grid
 from evalsuite.report.run import Run
 from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.smt.report.section import LEAST, _cactus, curve_points, exact_figures
-from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable, exact_tables
-from pipelines.smt.report.text import distances, verified_grid
+from pipelines.smt.report.tables import GAP, VERIFIED, Bracket, Counted, ExactTable, exact_tables
+from pipelines.smt.report.text import verified_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 HOLDS, VIOLATED, UNKNOWN, TIMEOUT = (
@@ -243,6 +243,20 @@ def measured_distances(values: Mapping[str, Sequence[float]], width: float = 0.0
     return [*rows_of("adversarial_distance", values), *rows_of("adversarial_distance_upper", upper)]
 
 
+def distance_tones(rows: Sequence[Row]) -> dict[str, str]:
+    """Variant -> how its proven distance is marked in the report."""
+    grids = read_run(rows).parts["exact"].grids
+    (grid,) = [each for each in grids if each.name == "adversarial-distance"]
+    assert [row[1].text for row in grid.rows][:1] == ["proven"]
+    return dict(zip(grid.columns[2:], (cell.tone for cell in grid.rows[0][2:]), strict=True))
+
+
+def distance_bracket(rows: Sequence[Row], variant: str = "relu") -> Bracket:
+    """Where the difference of a variant's mean distance lies."""
+    bracket: Bracket = table_of(rows).bracket(variant, "adversarial_distance")
+    return bracket
+
+
 def test_distances_are_adjusted_by_holm() -> None:
     base = (0.050, 0.052, 0.049, 0.051)
     gaps = {
@@ -252,16 +266,11 @@ def test_distances_are_adjusted_by_holm() -> None:
     }
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
-    section = part_of(read_run(rows), "exact")
-    found = {each.variant: each for _, each in distances(section.tables)}
-    first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
-    assert found["relu"].p_holm == pytest.approx(2 * first)
-    assert found["annealed"].p_holm == pytest.approx(max(2 * first, second))
-    assert found["flat"].p_holm is None  # The same in every seed is no test.
-    assert (found["relu"].tone, found["annealed"].tone) == ("better", "better")
-    (grid,) = [each for each in section.grids if each.name == "adversarial-distance"]
-    assert [row[1].text for row in grid.rows] == ["proven", "counterexample"]
-    tones = dict(zip(grid.columns[2:], (cell.tone for cell in grid.rows[0][2:]), strict=True))
+    for name in ("relu", "annealed"):
+        wanted = ttest_1samp(gaps[name], 0.0).pvalue
+        assert distance_bracket(rows, name).p == pytest.approx(wanted)
+    assert distance_bracket(rows, "flat").p is None  # The same in every seed is no test.
+    tones = distance_tones(rows)
     assert tones == {"gelu": "", "relu": "better", "annealed": "better", "flat": ""}
 
 
@@ -271,17 +280,14 @@ def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
     """
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
-    wide = part_of(read_run(rows), "exact")
-    (found,) = (each for _, each in distances(wide.tables))
-    assert (found.p_holm, found.tone) == (1.0, "")
-    narrow = part_of(read_run(measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
-    (found,) = (each for _, each in distances(narrow.tables))
-    assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
-    assert found.tone == "better"
+    assert (distance_bracket(rows).p, distance_tones(rows)["relu"]) == (1.0, "")
+    narrow = measured_distances({"gelu": base, "relu": up}, 0.002)
+    wanted = ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue
+    assert distance_bracket(narrow).p == pytest.approx(wanted)
+    assert distance_tones(narrow)["relu"] == "better"
     # No counterexample: the ends are unknown.
     alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]
-    (found,) = (each for _, each in distances(part_of(read_run(alone), "exact").tables))
-    assert (found.p_holm, found.tone) == (None, "")
+    assert (distance_bracket(alone).p, distance_tones(alone)["relu"]) == (None, "")
 
 
 def test_two_p_values_that_holm_leaves_unresolved() -> None:
@@ -289,10 +295,11 @@ def test_two_p_values_that_holm_leaves_unresolved() -> None:
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
-    section = part_of(read_run(measured_distances({"gelu": base, **same})), "exact")
-    assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [
-        ("", pytest.approx(2 * p))
-    ] * 2
+    same["annealed"] = near(base, *(gap * 1.001 for gap in gaps))
+    tones = distance_tones(measured_distances({"gelu": base, **same}))
+    assert tones == {"gelu": "", "relu": "", "annealed": ""}
+    alone = {"gelu": base, "relu": same["relu"]}
+    assert distance_tones(measured_distances(alone))["relu"] == "better"
 
 
 def test_radii_in_grid_steps_pair_networks_with_other_grids() -> None:
@@ -355,9 +362,11 @@ def test_proofs_are_counted_against_what_holds() -> None:
     rows += rows_of("proofs_checked", {"relu": (2,)}, eps=0.125)
     rows += rows_of("proof_bytes", {"relu": (3000,)}, eps=0.125)  # Their mean.
     rows.append(unproven("gelu", "GELU has none"))
-    grid = grid_of(rows, "exact-proofs")
-    assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
-    assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
+    (grid,) = [each for each in read_run(rows).parts["exact"].details if "proofs" in each.name]
+    checked, size = marked(grid)
+    assert checked[0] == "checked proofs"
+    assert checked[-2].endswith("GELU has none")
+    assert (checked[-1].split("; ")[0], size[-1].split("; ")[0]) == ("2", "3.00")
 
 
 def test_cost_splits_what_was_decided() -> None:
@@ -531,10 +540,10 @@ def test_shares_of_one_class_are_paired_by_seed() -> None:
 def test_classes_are_no_table_of_robustness() -> None:
     plain = part_of(read_run(integer_rows(), steps=STEPS), "exact")
     section = part_of(read_run([*integer_rows(), *differing()], steps=STEPS), "exact")
-    assert [each.name for each in section.grids if each.name != "w-smt-int-same-class"] == [
-        each.name for each in plain.grids
+    rest = [each for each in section.grids if each.name != "w-smt-int-same-class"]
+    assert [(each.name, marked(each)) for each in rest] == [
+        (each.name, marked(each)) for each in plain.grids
     ]
-    assert [marked(each) for each in section.grids[:-1]] == [marked(each) for each in plain.grids]
     assert [each.label for each in section.tables] == ["w, in integers, after int8"]
     assert [marked(each) for each in section.details] == [marked(each) for each in plain.details]
     assert [each.name for table in section.tables for each in exact_figures(table)] == [
@@ -557,43 +566,6 @@ def over_radii(first: Sequence[float], other: Sequence[float]) -> list[Row]:
     return rows + [
         row for i in range(11) for row in verified({"gelu": BASE, "relu": other}, eps=(i + 3) / 16)
     ]
-
-
-def test_sizes_of_proofs_are_weighted_by_their_number() -> None:
-    rows = [*verified({"relu": (1.0, 1.0)}), *verified({"relu": (0.5, 0.0)}, eps=0.25)]
-    for eps, counts, sizes in ((0.125, (6, 3), (3000.0, 4000.0)), (0.25, (1, 0), (10000.0, None))):
-        rows += rows_of("proofs_checked", {"relu": counts}, eps=eps)
-        rows += rows_of("proof_bytes", {"relu": sizes}, eps=eps)
-    for seed, holds in ((0, 7), (1, 3)):
-        rows += said("relu", seed, [(HOLDS, "bounds", None)] * holds)
-    rows += verified({"gelu": (1.0, 1.0)})
-    grid = grid_of(rows, "exact-proofs")
-    assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
-    assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
-    assert list(grid.frame["bytes"]) == [40000]
-
-
-def test_why_there_are_no_proofs_is_said_once() -> None:
-    rows = []
-    for workload in ("v", "w"):
-        rows += verified({"gelu": (1.0,), "silu": (1.0,), "relu": (1.0,)}, workload=workload)
-        rows += rows_of("proofs_checked", {"relu": (0,)}, eps=0.125, workload=workload)
-        for name in ("gelu", "silu"):
-            told = Metric(
-                "robustness", None, "verdict", NEUTRAL, {"eps": 0.125, "method": "search"}, 0, HOLDS
-            )
-            rows += [
-                unproven(name, "they are curved", workload),
-                row_of(told, job(name, 0, workload=workload)),
-            ]
-    rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
-    grid = grid_of(rows, "exact-proofs")
-    assert [row[:3] for row in marked(grid)] == [
-        [name, "none of 1", "none of 1"] for name in ("v", "w")
-    ]
-    assert marked(grid)[1][3] == "–"  # Nothing of it holds.
-    assert grid.note.count("they are curved") == 1
-    assert grid.note.endswith("None of gelu and silu: they are curved.")
 
 
 def test_single_questions_that_cannot_be_asked_are_open() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from evalsuite.report.findings import Finding, finding_of, findings_of
-from evalsuite.report.grids import Grid, GridCell, with_tones
+from evalsuite.report.grids import Grid, GridCell
 from evalsuite.report.statistics import Estimate, mean_interval
 
 
-def cell(values: list[float], tone: str = "", *, final: bool = False) -> GridCell:
+def cell(values: list[float], tone: str = "") -> GridCell:
     estimate = mean_interval(values)
     text = f"{estimate.mean:.2f}"
-    return GridCell(text, "Δ", repr(estimate.mean), tone, estimate, final)
+    return GridCell(text, "Δ", repr(estimate.mean), tone, estimate)
 
 
 def grid(*rows: tuple[GridCell, ...], caption: str = "w, accuracy (%, Δ in pp)") -> Grid:
@@ -53,12 +53,3 @@ def test_a_table_without_a_test_says_nothing() -> None:
     one_seed = Estimate(0.1, None, None, 1, constant=False, p=None)
     bare = GridCell("0.9", difference=one_seed)
     assert findings_of([grid(row("8 bits", bare, bare)), grid()], "gelu") == []
-
-
-def test_what_is_adjusted_already_keeps_its_mark() -> None:
-    weak = cell([0.10, 0.30, 0.02], "better", final=True)
-    table = with_tones(grid(row("8 bits", weak, cell([0.10, 0.30, 0.02], "better"))), {})
-    assert [shown.tone for shown in table.rows[0][2:]] == ["better", ""]
-    finding = finding_of(table, "gelu")
-    assert finding is not None
-    assert "1 is better" in finding.headline

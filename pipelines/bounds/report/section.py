@@ -53,8 +53,6 @@ from pipelines.bounds.report.tables import (
     by_tightness,
     first_table,
     height,
-    heights,
-    radius_gaps,
 )
 from pipelines.bounds.report.text import NOTES, grids, shown_radii
 
@@ -70,7 +68,6 @@ def _part(run: RunView) -> Part:
     tables = run.once(bounds_tables)
     if not tables:
         return Part()
-    found, radii = heights(tables, run.screen), radius_gaps(tables, run.screen)
     findings = [
         Finding(table.label, "The stage remarks on its numbers.", tuple(table.remarks))
         for table in tables
@@ -85,7 +82,7 @@ def _part(run: RunView) -> Part:
         ]
     return Part.of(
         findings,
-        grids(tables, found, radii),
+        grids(tables),
         (),
         drawings,
         rule=NOTES["rule"],

@@ -16,12 +16,12 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from evalsuite.report.areas import Area, Point, holm_areas, measured_area
+from evalsuite.report.areas import Area, Point, measured_area
 from evalsuite.report.canvas import number_of
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
 from evalsuite.report.numerals import Scale, grouped, labels
 from evalsuite.report.paired import Compared, StepTable, Values, compared_cell, compared_columns
-from evalsuite.report.section import RunView, Screen
+from evalsuite.report.section import RunView
 from evalsuite.verification.report.radii import is_geometric
 
 STAGE = "bounds"
@@ -309,75 +309,20 @@ def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | N
 
 
 @dataclass(frozen=True, kw_only=True)
-class RadiusGap(Area):
-    """The difference to the baseline in the mean certified radius, of one variant on one table: the
-    section's primary number, in the input's units.
-
-    `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same
-    norm in the report.
-    """
-
-    table: BoundsTable
-
-
-@dataclass(frozen=True, kw_only=True)
 class Height(Area):
     """The mean height of one method's curve above the baseline's; the least and greatest radius are
-    its ends. Holm's p is over a `family`.
+    its ends.
     """
 
     table: BoundsTable
     method: str
 
-    @property
-    def family(self) -> tuple[str, str]:
-        """Method and norm: each method asks the same question with another tool, another norm
-        asks another question.
-        """
-        return self.method, self.table.norm
 
-
-def _decided(
-    screen: Screen | None, tables: Sequence[BoundsTable], question: str
-) -> Callable[[RadiusGap | Height], float | None]:
-    """The p value by which the decision matrix reads a number of a table; None of what it does
-    not ask.
-    """
-
-    def known(each: RadiusGap | Height) -> float | None:
-        cell = (screen or {}).get((question, each.table.workload, each.variant))
-        first = first_table(tables, each.table.workload)
-        return cell.p_adjusted if cell is not None and each.table is first else None
-
-    return known
-
-
-def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
-    """One for each table with radii and each variant but the baseline."""
-    cells = [
-        (table, table.compared(name, table.radius_place))
-        for table in tables
-        if table.radius_place
-        for name in table.others
-    ]
-    found = [
-        RadiusGap(
-            variant=cell.variant,
-            values=cell.values,
-            other=cell.other,
-            reason=cell.reason,
-            table=table,
-        )
-        for table, cell in cells
-    ]
-    return holm_areas(found, lambda each: each.table.norm, _decided(screen, tables, AVERAGE))
-
-
-def heights(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[Height]:
+def heights(tables: Sequence[BoundsTable]) -> list[Height]:
     """One for each table and variant but the baseline, of the tightest method's curve and of the
-    attack's; Holm's p within each family, but what the screen asks has its p.
+    attack's.
     """
-    found = [
+    return [
         height(table, method, variant)
         for table in tables
         if len(table.radii) > 1
@@ -387,12 +332,6 @@ def heights(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list
         )
         for variant in table.others
     ]
-    known = _decided(screen, tables, OVER_RADII)
-    return holm_areas(
-        found,
-        lambda each: each.family,
-        lambda each: known(each) if each.method == each.table.tightest else None,
-    )
 
 
 def height(table: BoundsTable, method: str, variant: str) -> Height:

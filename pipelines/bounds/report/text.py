@@ -4,14 +4,12 @@ and what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 from evalsuite.report.areas import area_columns, areas_sheet
 from evalsuite.report.grids import Grid, GridCell, Sheet
-from evalsuite.report.numerals import Scale, p_text
-from evalsuite.report.paired import Compared, common_scale, compared_cell
+from evalsuite.report.paired import common_scale
 from evalsuite.report.section import notes
 from evalsuite.verification.report.radii import radius_text
 from pipelines.bounds.report.tables import (
@@ -20,21 +18,19 @@ from pipelines.bounds.report.tables import (
     Height,
     M,
     Place,
-    RadiusGap,
+    heights,
 )
 
 NOTES = notes(__name__)
 
 
-def grids(
-    tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequence[RadiusGap]
-) -> list[Grid | None]:
+def grids(tables: Sequence[BoundsTable]) -> list[Grid | None]:
     """The tables that are shown: certified radii, heights of curves, and decisions; None for one
     without rows.
     """
     return [
-        radius_grid(tables, radii),
-        heights_grid(found, tables[0].baseline),
+        radius_grid(tables),
+        heights_grid(heights(tables), tables[0].baseline),
         *map(decisions_grid, tables),
     ]
 
@@ -84,7 +80,7 @@ def _eps_grid(
 def heights_grid(found: Sequence[Height], baseline: str) -> Grid | None:
     """A row per table and method, a column per variant: of the tightest method and the attack."""
     sheet, variants = areas_sheet(
-        found, lambda each: (each.table.label, _told(each)), _range, _detail
+        found, lambda each: (each.table.label, _told(each)), _range, _lacking_seeds
     )
     sheet.lines = [
         {
@@ -99,16 +95,12 @@ def heights_grid(found: Sequence[Height], baseline: str) -> Grid | None:
         }
         for each in found
     ]
-    tests = [other.family for other in found if other.p is not None]
-    counts = {f"{_told(each)} in {each.table.ball}": tests.count(each.family) for each in found}
     return sheet.grid(
         "bounds-heights",
         f"Mean height of certified curves above {baseline}'s (pp of samples; that under attack, an"
         " upper limit, for comparison)",
         ("workload", "method", "range of ε", *variants),
-        NOTES["heights"].format(
-            baseline=baseline, counts=", ".join(f"{each} {n}" for each, n in counts.items())
-        ),
+        NOTES["heights"].format(baseline=baseline),
     )
 
 
@@ -124,54 +116,24 @@ def _range(height: Height) -> str:
     return " to ".join(ends) + ", log" * height.table.logarithmic
 
 
-def _detail(height: Height) -> str:
-    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.values)
-    return p + (f", n = {count}" if count < height.table.seeds else "")
+def _lacking_seeds(height: Height) -> str:
+    count = len(height.values)
+    return f", n = {count}" if count < height.table.seeds else ""
 
 
-def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
+def radius_grid(tables: Sequence[BoundsTable]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
-    primary = {
-        (id(radius_gap.table), radius_gap.table.radius_place, radius_gap.variant): radius_gap
-        for radius_gap in gaps
-    }
     sheet = Sheet()
     for table in tables:
         for metric, told in ((M.RADIUS, "mean"), (M.MEDIAN, "median")):
             for method in reversed(table.methods_of(metric)):
                 place = Place(metric, None, method)
                 cells = [table.compared(name, place) for name in table.variants]
-                found = {name: primary.get((id(table), place, name)) for name in table.variants}
-                table.row(
-                    sheet,
-                    (table.label, f"{told}, {method}"),
-                    cells,
-                    "input",
-                    partial(_radius_cell, found),
-                )
-                known = ((cell, found[cell.variant]) for cell in cells)
-                sheet.lines += [
-                    {**table.line(place, cell), "p_holm": gap and gap.p_holm} for cell, gap in known
-                ]
-    heads, note = (
-        ("workload", "over samples", *tables[0].variants),
-        NOTES["radii"].format(baseline=tables[0].baseline),
-    )
-    return sheet.grid("bounds-radii", "Certified radius (in units of the input)", heads, note)
-
-
-def _radius_cell(
-    found: Mapping[str, RadiusGap | None], cell: Compared, table: BoundsTable, scale: Scale
-) -> GridCell:
-    """With Holm's p, which marks it, where it is a mean that is compared."""
-    gap = found[cell.variant]
-    if gap is None or gap.p_holm is None:
-        return compared_cell(cell, table, scale)
-    return replace(
-        compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]),
-        tone=gap.tone,
-        final=True,
-    )
+                heads = (table.label, f"{told}, {method}")
+                table.row(sheet, heads, cells, "input", line=partial(table.line, place))
+    columns = ("workload", "over samples", *tables[0].variants)
+    note = NOTES["radii"].format(baseline=tables[0].baseline)
+    return sheet.grid("bounds-radii", "Certified radius (in units of the input)", columns, note)
 
 
 def shown_radii(radii: Sequence[float]) -> list[float]:

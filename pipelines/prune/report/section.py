@@ -55,7 +55,7 @@ _COARSE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 def _part(run: RunView) -> Part:
     tables = run.once(pruning_tables)
-    sweep_areas = areas(tables, run.screen)
+    sweep_areas = areas(tables)
     grids, details = [], []
     for table in tables:
         grids += [accuracy_grid(table), treatments_grid(table)]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite.report.areas import Area, Point, holm_areas, measured_area
+from evalsuite.report.areas import Area, Point, measured_area
 from evalsuite.report.numerals import grouped
 from evalsuite.report.paired import Compared, StepTable
-from evalsuite.report.section import RunView, Screen
+from evalsuite.report.section import RunView
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -278,13 +278,12 @@ SINGLE = Axis(
 @dataclass(frozen=True, kw_only=True)
 class SweepArea(Area):
     """The mean height of a variant's curve of accuracy above the baseline's, for one sweep of a
-    workload over one cost; `decided`: the decision matrix asks it, and `p_holm` is its p.
+    workload over one cost.
     """
 
     workload: str
     method: str
     axis: Axis
-    decided: bool = False
 
 
 def curve_points(
@@ -314,33 +313,14 @@ def curve_points(
     return found
 
 
-def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[SweepArea]:
-    """One for each workload, sweep, axis and variant but the baseline.
-
-    The first sweep's have the decision matrix's p, the others Holm's over all of them.
-    """
-    # Of a single sparsity the matrix asks for the quality there, and for no area.
-    first = {
-        table.workload: table.sweeps[0].method
-        for table in reversed(tables)
-        if table.sweeps and len(table.sweeps[0].treatments) > 1
-    }
-    p = {place: cell.p_adjusted for place, cell in (screen or {}).items()}
-
-    def known(area: SweepArea) -> float | None:
-        asked = area.method == first.get(area.workload)
-        return p.get((QUESTIONS[area.axis], area.workload, area.variant)) if asked else None
-
-    sweep_areas = [
+def areas(tables: Sequence[PruningTable]) -> list[SweepArea]:
+    """One for each workload, sweep, axis and variant but the baseline."""
+    return [
         sweep_area(table, sweep, variant, axis)
         for table in tables
         for sweep in table.sweeps
         for axis in (MACS, FAST)
         for variant in table.others
-    ]
-    return [
-        replace(holm_area, decided=known(holm_area) is not None)
-        for holm_area in holm_areas(sweep_areas, known=known)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from evalsuite.report.areas import area_columns, areas_sheet
 from evalsuite.report.grids import Grid, Sheet
-from evalsuite.report.numerals import Scale, grouped, p_text
+from evalsuite.report.numerals import Scale, grouped
 from evalsuite.report.paired import Compared, common_scale, compared_cell, compared_columns
 from evalsuite.report.section import notes
 from evalsuite.report.statistics import after_holm
@@ -143,20 +143,12 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more"
         " accurate at equal cost)",
         ("workload", "over", "range", *variants),
-        NOTES["areas"].format(
-            baseline=baseline,
-            count=sum(sweep_area.p is not None and not sweep_area.decided for sweep_area in found),
-        ),
+        NOTES["areas"].format(baseline=baseline),
     )
 
 
 def _detail(area: SweepArea) -> str:
-    p = (
-        ""
-        if area.p is None or area.p_holm is None
-        else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
-    )
-    return f"{p}, n = {len(area.values)}"
+    return f", n = {len(area.values)}"
 
 
 def _row_name(table: PruningTable, treatment: Treatment) -> str:

@@ -19,6 +19,7 @@ from evalsuite.report.canvas import (
     shifts,
 )
 from evalsuite.report.drawings import Drawing
+from evalsuite.report.listing import Listing
 from evalsuite.report.numerals import power_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Headline, Measure, Part, RunView
 from evalsuite.report.statistics import Estimate, mean_interval
@@ -36,6 +37,8 @@ from pipelines.smt.report.tables import (
     DISTANCE,
     DISTANCE_UPPER,
     GAP,
+    PROOF_BYTES,
+    PROOFS,
     STAGE,
     UNDECIDED,
     UPPER,
@@ -50,8 +53,6 @@ from pipelines.smt.report.text import (
     agreement_of,
     cost_grids,
     distance_grid,
-    distances,
-    proofs_grid,
     verified_grid,
 )
 
@@ -67,12 +68,12 @@ def _part(run: RunView) -> Part:
     every = run.once(exact_tables)
     tables = [each for each in every if each.method != AGREEMENT]
     agreements = [each for each in every if each.method == AGREEMENT]
-    found = distances(tables)
-    grids = [*cost_grids(tables), distance_grid(tables, found), proofs_grid(tables)]
+    grids = []
     for table in tables:
         grids.append(verified_grid(table))
         agreement = agreement_of(table, agreements)
         grids += [agreement_grid(agreement)] if agreement else []
+    grids += [distance_grid(tables), *cost_grids(tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
     return Part.of((), grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables)
 
@@ -286,6 +287,15 @@ SECTION = Section(
         ),
         Endpoint(
             "questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01
+        ),
+    ),
+    tables=(
+        Listing(
+            "exact-proofs",
+            "proofs of what holds that were checked apart from the prover",
+            {PROOFS: "checked proofs", PROOF_BYTES: "bytes of a proof"},
+            NOTES["proofs"],
+            {"method": "method", "eps": "ε", "steps": "grid steps"},
         ),
     ),
     headlines=(

@@ -16,10 +16,10 @@ from evalsuite import Verdict
 from evalsuite.report.canvas import number_of
 from evalsuite.report.grids import estimate_columns
 from evalsuite.report.measured import Measured
-from evalsuite.report.numerals import Scale, grouped, labels, p_text
-from evalsuite.report.paired import Compared, StepTable, Values, compared_columns, interval_text
+from evalsuite.report.numerals import grouped, labels
+from evalsuite.report.paired import Compared, StepTable, Values, compared_columns
 from evalsuite.report.section import RunView
-from evalsuite.report.statistics import SIGNIFICANT, Estimate, between, holm, mean_by_seed
+from evalsuite.report.statistics import Estimate, between, mean_by_seed
 from evalsuite.results import parse_setting
 from evalsuite.verification.report.radii import radius_text
 
@@ -86,13 +86,11 @@ class Bracket:
     """Where a variant's difference to the baseline lies.
 
     `least` is the lower end of what the variant may have less the upper end of what the baseline
-    may have, `most` the reverse; they are one where nothing was left open. `p_holm` is Holm's over
-    what it was adjusted with.
+    may have, `most` the reverse; they are one where nothing was left open.
     """
 
     least: Compared
     most: Compared
-    p_holm: float | None = None
 
     @property
     def variant(self) -> str:
@@ -128,30 +126,12 @@ class Bracket:
 
     @property
     def tone(self) -> str:
-        """ "better" or "worse" where there is a better way and Holm's p is at most 0.05, else
+        """ "better" or "worse" where there is a better way and the nearer end is resolved, else
         "".
         """
-        if not self.least.way or self.p_holm is None or self.p_holm > SIGNIFICANT:
+        if not self.least.way or not self.resolved:
             return ""
         return "better" if self.higher == (self.least.way > 0) else "worse"
-
-    def text(self, scale: Scale) -> str:
-        """ "+2.0 pp [1.1, 2.9]", or of a range "+1.0 to +3.0 pp [0.2, 3.9]"; then Holm's p."""
-        least, most = self.least.difference, self.most.difference
-        if least is None or most is None:
-            return self.least.reason or self.most.reason
-        told = interval_text(between(least, most), scale)
-        if self.open:
-            ends = f"{scale.number(least.mean, sign=True)} to {scale.number(most.mean, sign=True)}"
-            told = f"{ends} {told.partition(' ')[2]}"
-        return told + ("" if self.p_holm is None else f" (Holm's p {p_text(self.p_holm)})")
-
-
-def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
-    return [
-        replace(each, p_holm=p)
-        for each, p in zip(brackets, holm(bracket.p for bracket in brackets), strict=True)
-    ]
 
 
 @dataclass(frozen=True)

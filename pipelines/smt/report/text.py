@@ -4,14 +4,13 @@ cost, checked proofs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
 
 from evalsuite.report.grids import Grid, GridCell, Sheet
-from evalsuite.report.numerals import Scale, grouped, listed, p_text, percent_text, scale_of
+from evalsuite.report.numerals import Scale, grouped, percent_text, scale_of
 from evalsuite.report.paired import Compared, common_scale, compared_cell
 from evalsuite.report.section import notes
 from pipelines.smt.report.tables import (
@@ -25,17 +24,13 @@ from pipelines.smt.report.tables import (
     NODES,
     OTHER,
     PAR2,
-    PROOF_BYTES,
-    PROOFS,
     SAME,
     SECONDS,
     UNDECIDED,
     UNSTABLE,
     UPPER,
     VERIFIED,
-    Bracket,
     ExactTable,
-    adjusted,
     mean_of,
 )
 
@@ -151,67 +146,39 @@ def agreement_grid(table: ExactTable) -> Grid | None:
     )
 
 
-def distances(tables: Sequence[ExactTable]) -> list[tuple[ExactTable, Bracket]]:
-    """Where a variant's mean distance lies against the baseline's; Holm's p is over all of the
-    report.
-
-    One for each table with distances and each variant but the baseline.
-    """
-    asked = [
-        (table, variant) for table in tables if table.has(DISTANCE) for variant in table.others
-    ]
-    found = adjusted([table.bracket(variant, DISTANCE) for table, variant in asked])
-    return [(table, each) for (table, _), each in zip(asked, found, strict=True)]
-
-
-def distance_grid(
-    tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable, Bracket]]
-) -> Grid | None:
+def distance_grid(tables: Sequence[ExactTable]) -> Grid | None:
     """Both ends of the distances, of all workloads; None where none was measured."""
     sheet = Sheet()
     for table in tables:
-        own = {each.variant: each for of, each in found if of is table}
         for metric, told in ((DISTANCE, "proven"), (DISTANCE_UPPER, "counterexample")):
             cells = [table.compared(variant, metric) for variant in table.variants]
-            if table.row(sheet, (table.label, told), cells, "input", partial(_distance_cell, own)):
-                p = {name: each.p_holm for name, each in own.items() if metric == DISTANCE}
-                sheet.lines += [
-                    {**table.line(metric, None, cell), "p_holm": p.get(cell.variant)}
-                    for cell in cells
-                ]
+            line = partial(table.line, metric, None)
+            show = _distance_cell if metric == DISTANCE else _end_cell
+            table.row(sheet, (table.label, told), cells, "input", show, line)
     if not sheet.rows:
         return None
-    count = sum(each.p is not None for _, each in found)
-    told = f"{count} tested distances" if count != 1 else "one tested distance"
-    tests = NOTES["distance tests"].format(count=told) if count else ""
-    heads, baseline = ("workload", "end", *tables[0].variants), tables[0].baseline
-    note = NOTES["distances"].format(baseline=baseline, tests=tests)
-    return sheet.grid(
-        "adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note
-    )
+    columns = ("workload", "end", *tables[0].variants)
+    note = NOTES["distances"].format(baseline=tables[0].baseline)
+    caption = "Minimal adversarial distance (units of the input)"
+    return sheet.grid("adversarial-distance", caption, columns, note)
 
 
-def _distance_cell(
-    own: Mapping[str, Bracket], cell: Compared, table: ExactTable, scale: Scale
-) -> GridCell:
-    bracket = own.get(cell.variant)
-    more = (
-        [f"p {p_text(bracket.p_holm)}"]
-        if bracket is not None and bracket.p_holm is not None
-        else []
-    )
-    text = compared_cell(cell, table, scale, more)
-    # The bracket's tone is adjusted already.
-    return (
-        text
-        if text.tone == "lack"
-        else replace(
-            text,
-            tone=bracket.tone if bracket else "",
-            difference=bracket.difference if bracket else None,
-            final=True,
-        )
-    )
+def _end_cell(cell: Compared, table: ExactTable, scale: Scale) -> GridCell:
+    """An end of the distances, of which alone nothing is concluded."""
+    shown = compared_cell(cell, table, scale)
+    tone = "lack" if shown.tone == "lack" else ""
+    return replace(shown, tone=tone, difference=None)
+
+
+def _distance_cell(cell: Compared, table: ExactTable, scale: Scale) -> GridCell:
+    """What is proven of the distances; its difference is taken from one arm's lower end less the
+    other's upper one, and the reverse.
+    """
+    shown = _end_cell(cell, table, scale)
+    if shown.tone == "lack" or cell.variant == table.baseline:
+        return shown
+    bracket = table.bracket(cell.variant, DISTANCE)
+    return replace(shown, tone=bracket.tone, difference=bracket.difference)
 
 
 def cost_grids(tables: Sequence[ExactTable]) -> list[Grid | None]:
@@ -299,72 +266,3 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
 def scaled_text(value: float, unit: str) -> str:
     scale = scale_of(unit, [value])
     return f"{scale.number(value)} {scale.unit}"
-
-
-def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
-    """How many of the samples that hold have a checked proof; None where no proof was asked for."""
-    sheet = Sheet()
-    lacks: list[tuple[str, str]] = []
-    for table in (exact_table for exact_table in tables if exact_table.has(PROOFS)):
-        cells = []
-        for variant in table.variants:
-            found, size, holds = (
-                checked(table, variant),
-                _bytes(table, variant),
-                table.counted(variant).holds,
-            )
-            if not table.counted(variant).total:
-                cells.append(GridCell(table.reason(variant), tone="lack"))
-                continue
-            if holds and not found and (why := proofs_lack(table, variant)):
-                lacks.append((why, variant))
-            told = f"{found or 'none'} of {holds}" if holds else "–"
-            mean = f"mean {scaled_text(size / found, 'bytes')}" if found and size else ""
-            cells.append(GridCell(told, mean, repr(found)))
-            sheet.lines.append(
-                {
-                    "workload": table.workload,
-                    "step": table.step,
-                    "after": table.after,
-                    "variant": variant,
-                    "holds": holds,
-                    "checked": found,
-                    "bytes": size,
-                }
-            )
-        sheet.add(table.label, *cells)
-    told_once = grouped(dict.fromkeys(lacks)).items()
-    note = " ".join(
-        [NOTES["proofs"], *(f"None of {listed(names)}: {why}." for why, names in told_once)]
-    )
-    heads = ("workload", *(tables[0].variants if tables else ()))
-    return sheet.grid("exact-proofs", "Proofs: samples that hold with a checked proof", heads, note)
-
-
-def checked(table: ExactTable, variant: str) -> int:
-    """How many proofs of a variant were checked, over all seeds and radii."""
-    return round(
-        math.fsum(
-            value
-            for at in (*table.radii, None)
-            for value in table.values(variant, PROOFS, at).values()
-        )
-    )
-
-
-def proofs_lack(table: ExactTable, variant: str) -> str:
-    """Why no proof of a variant was checked; empty where no row says so."""
-    return table.measured.reasons.get((table.workload, variant, table.step, PROOFS), "").partition(
-        ": "
-    )[2]
-
-
-def _bytes(table: ExactTable, variant: str) -> float:
-    """Return the bytes of all checked proofs together: a row has the mean of those of one seed and
-    radius.
-    """
-    return math.fsum(
-        mean * table.values(variant, PROOFS, at).get(seed, 0.0)
-        for at in (*table.radii, None)
-        for seed, mean in table.values(variant, PROOF_BYTES, at).items()
-    )
