@@ -551,23 +551,6 @@ def test_classes_are_no_table_of_robustness() -> None:
     ]
 
 
-UP, DOWN, QUIET = (
-    near(BASE, 0.1, 0.11, 0.09),
-    near(BASE, -0.1, -0.11, -0.09),
-    near(BASE, 0.05, -0.05, 0.01),
-)
-OF = "testable difference in verified accuracy, open questions counted both ways,"
-NONE = "No variant is shown to be verified more than gelu"
-
-
-def over_radii(first: Sequence[float], other: Sequence[float]) -> list[Row]:
-    """One radius at which relu is so, and eleven at which it is otherwise."""
-    rows = verified({"gelu": BASE, "relu": first})
-    return rows + [
-        row for i in range(11) for row in verified({"gelu": BASE, "relu": other}, eps=(i + 3) / 16)
-    ]
-
-
 def test_single_questions_that_cannot_be_asked_are_open() -> None:
     rows = [
         *verified({"gelu": (0.5,)}),
