@@ -60,6 +60,7 @@ MOVED = {
         "Sheet",
         "estimate_columns",
     ),
+    "evalsuite.report.listing": ("Listing",),
     "evalsuite.report.measured": ("Measured",),
     "evalsuite.report.numerals": (
         "Scale",

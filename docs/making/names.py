@@ -69,8 +69,9 @@ TOPICS = {
         " INTEGER_PROOF"
     ),
     "sections": (
-        "Section Part RunView Run Measured Record Finding Endpoint Measure Evidence Contrast"
-        " first_step paired_test mean_test Headline Form Picture Screen notes parse_setting"
+        "Section Part Listing RunView Run Measured Record Finding Endpoint Measure Evidence"
+        " Contrast first_step paired_test mean_test Headline Form Picture Screen notes"
+        " parse_setting"
     ),
     "statistics": (
         "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT"

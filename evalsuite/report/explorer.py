@@ -86,6 +86,7 @@ def _address(pixels: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(held.getvalue()).decode()}"
 
 
+_LONGEST = 240  # characters of a reason
 _LINE = ("workload", "step", "stage", "metric", "label", "setting", "unit", "direction")
 VERDICTS = (
     "better",
@@ -152,16 +153,21 @@ def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int])
         "fixed": bool(raw["constant"]),
         "resolved": bool(raw["resolved"]),
         "lack": notes_text(raw),
-        "reason": "; ".join(part for part in (raw["reason"], raw["remark"]) if part),
+        "reason": _short("; ".join(part for part in (raw["reason"], raw["remark"]) if part)),
     }
 
 
 def _number(value: float) -> float | int:
-    """Shorten a fraction to seven digits, which are enough to draw and to average, `comparison.csv`
+    """Shorten a fraction to five digits, which are enough to draw and to average, `comparison.csv`
     has all; a whole number, as of parameters, is kept whole.
     """
-    number = value if value.is_integer() else float(f"{value:.7g}")
+    number = value if value.is_integer() else float(f"{value:.5g}")
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _short(reason: str) -> str:
+    """The beginning of a reason, as much as is read; the files beside the page have it whole."""
+    return reason if len(reason) <= _LONGEST else f"{reason[: _LONGEST - 1].rstrip()}…"
 
 
 def _verdict(cell: Mapping[str, Any]) -> str:

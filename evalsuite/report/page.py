@@ -49,6 +49,7 @@ _KEPT = (
 )
 _TURNED = re.compile(r"(?:translate\((\S+)[ ,]+(\S+)\) *)?(?:rotate\((\S+?)[ ,)].*)?$")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+_COMMAND = re.compile(r"([A-Zz])([^A-Zz]*)")
 
 _BACKGROUND = (("fill", "var(--raised)"),)
 
@@ -150,13 +151,27 @@ def _colour(text: str) -> str:
 
 
 def _moved(path: str, x: float, y: float) -> str:
-    """The path, whose commands are all absolute, at another place and in tenths of a point."""
-    at = iter(range(len(path)))
+    """The path, whose commands are all absolute, at another place and in tenths of a point; lines
+    go on from point to point, which takes half the characters.
+    """
+    written, start, end = [], (0, 0), (0, 0)
+    for command, numbers in _COMMAND.findall(path):
+        lengths = [float(number) for number in _NUMBER.findall(numbers)]
+        places = [round(10 * (length + (x, y)[at % 2])) for at, length in enumerate(lengths)]
+        if command == "L":
+            written.append(f"l{_tenths([places[0] - end[0], places[1] - end[1]])}")
+        else:
+            written.append(f"{command}{_tenths(places)}")
+        end = (places[-2], places[-1]) if places else start
+        start = end if command == "M" else start
+    return "".join(written)
 
-    def shifted(match: re.Match[str]) -> str:
-        return _short(str(float(match[0]) + (x, y)[next(at) % 2]))
 
-    return re.sub(r"\s*([A-Za-z])\s*", r"\1", " ".join(_NUMBER.sub(shifted, path).split()))
+def _tenths(places: Iterable[int]) -> str:
+    """Lengths in tenths of a point as text, apart only where a sign does not part them."""
+    texts = (f"{place / 10:.1f}".removesuffix(".0") for place in places)
+    shortened = (re.sub(r"^(-?)0\.", r"\1.", text) for text in texts)
+    return " ".join("0" if text == "-0" else text for text in shortened).replace(" -", "-")
 
 
 def _short(number: str) -> str:

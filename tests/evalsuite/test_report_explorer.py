@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -163,9 +164,11 @@ def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_
         for each in svg.iter("path")
         if (each.get("stroke"), each.get("fill")) == ("#e69f00", "none")
     )
-    points = [
-        tuple(map(float, part.split())) for part in line.get("d", "").split("M")[1].split("L")
-    ]
+    first, *steps = line.get("d", "").split("M")[1].split("l")
+    points = [tuple(map(float, first.split()))]
+    for step in steps:  # from point to point
+        across, down = map(float, re.findall(r"-?[0-9.]+", step))
+        points.append((points[-1][0] + across, points[-1][1] + down))
     marks = next(each.get("d", "") for each in svg.iter("path") if each.get("fill") == "#e69f00")
     # A circle begins at its lowest point.
     ends = [part.split("C")[0] for part in marks.split("M")[1:]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from evalsuite import Direction, Section
 from evalsuite.report.canvas import looks, panels
 from evalsuite.report.drawings import Drawing
+from evalsuite.report.findings import Finding
 from evalsuite.report.forms import Form
 from evalsuite.report.grids import Grid, GridCell
-from evalsuite.report.section import Endpoint, Finding, Part, RunView, first_step
+from evalsuite.report.section import Endpoint, Part, RunView, first_step
 from evalsuite.report.statistics import mean_interval
 
 STAGE, METRIC = "input-noise", "noisy_accuracy"
