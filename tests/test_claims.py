@@ -21,10 +21,10 @@ STUDIES = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
 SIGNS = {"−": "-"}
 NUMBER = r"([−+]?[\d.]+)"
 CELL = re.compile(
-    rf"\[([\w-]+)\]\(\.\./reports/([\w-]+)/report\.md\) {NUMBER} (\w+)"
+    rf"\[([\w-]+)\]\(\.\./reports/([\w-]+)/report\.md\) {NUMBER} (\w+(?: units)?)"
     rf" (?:\[{NUMBER}, {NUMBER}\]|in all (\d+) seeds)([^;|]*)"
 )
-MEAN = re.compile(rf"^\*\*([^*]+)\*\* {NUMBER} (\w+)(?: \[{NUMBER}, {NUMBER}\])?")
+MEAN = re.compile(rf"^\*\*([^*]+)\*\* {NUMBER} (\w+(?: units)?)(?: \[{NUMBER}, {NUMBER}\])?")
 # Of which the answer says that nothing can be told: clocks, and brackets of open questions.
 UNTOLD = {
     "latency in 8 bits (ONNX Runtime, ratio)",
@@ -32,7 +32,7 @@ UNTOLD = {
     "accuracy verified exactly",
     "questions left undecided",
 }
-FACTORS = {"pp": 100.0, "bits": 1.0, "input": 1.0}
+FACTORS = {"pp": 100.0, "bits": 1.0, "input units": 1.0}
 OLD = {
     "reluize",
     "reluize-text",
@@ -234,7 +234,7 @@ def test_the_conclusions_in_the_studies_are_the_answers() -> None:
         "ablations",
     }
     for study, text in blocks:
-        number_ = rf"([\w-]+) {NUMBER} (?:pp|bits|input)(?= \[| in all)"
+        number_ = rf"([\w-]+) {NUMBER} (?:pp|bits|input units)(?= \[| in all)"
         for name, middle in re.findall(number_, text):
             assert f"[{name}](../reports/{study}/report.md) {middle}" in STUDIES
     superseded = re.findall(r"<!-- superseded ([\w-]+) -->\n\*Superseded\* by", STUDIES)

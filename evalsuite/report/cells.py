@@ -148,8 +148,8 @@ class MatrixCell:
         return TONES.get(self.reading, "")
 
     def difference(self, scale: Scale) -> str:
-        """ "+2.4 pp [0.7, 3.7]"; empty without one, and of a share that is 0 % in both."""
-        if self.estimate is None or self.reading is Reading.SATURATED:
+        """ "+2.4 pp [0.7, 3.7]"; empty without one."""
+        if self.estimate is None:
             return ""
         if self.counted is not None:
             return f"{self.counted[0]} test samples against {self.counted[1]}"

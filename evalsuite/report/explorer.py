@@ -158,10 +158,10 @@ def _cell(content: Run, line: TextLine, at: int, variant: str, seeds: list[int])
 
 
 def _number(value: float) -> float | int:
-    """Shorten a fraction to five digits, which are enough to draw and to average, `comparison.csv`
+    """Shorten a fraction to seven digits, which are enough to draw and to average, `comparison.csv`
     has all; a whole number, as of parameters, is kept whole.
     """
-    number = value if value.is_integer() else float(f"{value:.5g}")
+    number = value if value.is_integer() else float(f"{value:.7g}")
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 

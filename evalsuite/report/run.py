@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.clocks import clock_doubts, without_contradictions
-from evalsuite.report.listing import listed_grids
+from evalsuite.report.listed import listed_grids
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
