@@ -69,6 +69,7 @@ UNEXPLAINED = "unexplained_differences"
 MACS = "integer_mac_fraction"
 _PLAIN = {"": ""}  # the only setting of a metric that has none
 _PANELS = 3
+_MOST = 3  # chosen treatments that are told
 _FITTING = 22  # Characters of layers' names beside one another.
 _HALVES = {ONE_ALONE: "only this layer", ALL_BUT_ONE: "all but this layer"}
 
@@ -97,19 +98,18 @@ def unexplained(table: QuantizationTable) -> Finding | None:
 
 
 def chosen(table: QuantizationTable) -> Finding | None:
-    """Which treatment was chosen on calibration data for each network; None where none was."""
+    """The treatments that were chosen on calibration data, the most frequent first; None where
+    none was chosen.
+    """
     rows = table.measured.frame
     rows = rows[(rows["workload"] == table.workload) & (rows["metric"] == TOLD)]
-    labels = {treatment.step: treatment.label for treatment in table.treatments}
-    told = {
-        f"{labels.get(str(step), step)}, {variant}: {'; '.join(own['reason'].unique())}."
-        for (step, variant), own in rows.groupby(["step", "variant"], sort=False)
-    }
-    if not told:
+    counts = rows["reason"].value_counts()
+    if counts.empty:
         return None
-    return Finding(
-        table.workload, "Treatments were chosen on calibration data.", tuple(sorted(told))
-    )
+    shown = [f"{text} ({count} of {len(rows)} networks)" for text, count in counts[:_MOST].items()]
+    more = f"; {len(counts) - _MOST} other treatments" if len(counts) > _MOST else ""
+    told = f"{'; '.join(shown)}{more}. Each network's own is among all measurements."
+    return Finding(table.workload, "Treatments were chosen on calibration data.", (told,))
 
 
 def _of_width(
