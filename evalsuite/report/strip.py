@@ -17,7 +17,7 @@ _REACH = 6.0  # margins either way; what lies beyond is an arrow
 _GAP = 11.0  # between the workloads of a question
 _LINE = 13.0  # between the lines of a label
 _LETTERS = 41  # of a label's line, at most
-_NAME = 18  # letters of a workload's name, at most
+_NAME, _NARROW_NAME = 17, 14  # letters of a workload's name, at most
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def _question(
         down = first + _GAP * line
         marks += _mark(row, name, cell, down, layout)
         if layout.named:
-            short = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+            most = _NARROW_NAME if layout.narrow else _NAME
+            short = name if len(name) <= most else f"{name[: most - 1]}…"
             place_of_name = f'x="{layout.right + 6:g}" y="{down + 3:g}"'
             marks += f'<text class="soft name" {place_of_name}>{escape(short)}</text>'
     return label + marks
