@@ -40,7 +40,7 @@ from opgraph.inputs import leaves, mapped
 if TYPE_CHECKING:
     from pipelines.quantize.treatment import Treated
 
-CALIBRATED, TESTED = 120, 256  # samples, at most
+CALIBRATED, TESTED = 120, 2048  # samples, at most
 NEAR = 0.002  # of the best peer's quality: what counts as its equal
 _CHUNK = 16
 _LENGTH = 32  # tokens of sentences without padding
