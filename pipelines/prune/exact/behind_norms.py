@@ -41,7 +41,7 @@ def read_behind_norms(
     Args:
         module: the network.
         example: a batch of real inputs.
-        graph: of the module, where it was read before.
+        graph: of the module, where it was captured before; it is compared here.
 
     Raises:
         Unsupported: the network cannot be read, or no activation stands between two linear layers.
@@ -51,8 +51,7 @@ def read_behind_norms(
     known = captured(module, example) if graph is None else graph
     if not _has_units(known):
         raise Unsupported(_NO_UNITS)
-    if graph is None:
-        compare(known, copy.deepcopy(module).eval(), example)
+    compare(known, copy.deepcopy(module).eval(), example)
     nodes = [node for node in written(known, example).graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in nodes)
     relu = {use.path: use.traits.name == RELU.name for use in census(module)}

@@ -23,7 +23,7 @@ from netverify.certificate import UnitBounds
 from opgraph.estimates import allowed, refuse_beyond, too_slow, work_of
 from opgraph.graph import Graph
 from opgraph.layers import in_layers, is_layered
-from opgraph.reading import read as graph_of
+from opgraph.reading import captured, compare
 from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import Layers, weighted
@@ -106,8 +106,10 @@ def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
     if network.vocabulary is None:
         try:
             if not is_layered(network.module):
-                graph = graph_of(network.module, example)
+                graph = captured(network.module, example)
             chain = in_layers(network.module, network.input_shape, graph)
+            if graph is not None:  # what is refused anyway need not be compared
+                compare(graph, copy.deepcopy(network.module).eval(), example)
             reads = reads_chain(network.input_shape, bench.data.domain)
             if reads(chain)[0].hidden:
                 return chain, reads
