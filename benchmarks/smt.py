@@ -22,14 +22,14 @@ import torch
 from benchmarks.subjects import Figure, balls, trained
 from evalsuite import Network, Property, Unsupported, Verdict
 from netverify import falsify
-from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import BEST, Z3, between, declared, defined, linear, relu
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.methods import Limits as QueryLimits
+from pipelines.smt.options import EncodingName
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Asked, Ends, reduce
+from pipelines.smt.settling import Limits as QueryLimits
 from pipelines.smt.solvers import End, Limits, Reply, ask_z3
 
 
@@ -188,7 +188,7 @@ def by_z3_plainly(query: Query, limit: float, *, bounded: bool = False) -> tuple
 
 def by_search(query: Query, limit: float) -> tuple[Verdict, bool]:
     """Certified branch and bound."""
-    from pipelines.smt.methods import Search
+    from pipelines.smt.settling import Search
 
     (suspect,) = falsify(query.network.module, [query.property_], seed=0)
     search = Search(query.exact, query.judge, QueryLimits(limit, math.inf, 200_000))

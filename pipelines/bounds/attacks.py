@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from pipelines.bounds import Bounds
 from pipelines.bounds.margins import Points
+from pipelines.bounds.options import BoundsOptions
 
 EMBEDDED = "AutoAttack's attacks are of real inputs: the vectors of tokens are attacked by PGD"
 INTERVAL = "AutoAttack's attacks are of classifiers: outputs within an interval are attacked by PGD"
@@ -21,7 +21,7 @@ class Budget(TypedDict):
     queries: int
 
 
-def budget(options: Bounds, seed: int) -> Budget:
+def budget(options: BoundsOptions, seed: int) -> Budget:
     """The budget that the options of the stage give each attack."""
     return Budget(
         seed=seed,

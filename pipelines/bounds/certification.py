@@ -23,13 +23,13 @@ from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.carried import refuse_margins
 from netverify.falsifier import falsify
 from opgraph.recurrent import refuse_recurrent
-from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.attacks import EMBEDDED, any_of, budget
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import SHARE, Memory, Pace
-from pipelines.bounds.margins import Broken, Points, Samples, first_broken, kept
-from pipelines.bounds.propagation import Margins, Propagation, proven
+from pipelines.bounds.margins import Broken, Margins, Points, Samples, first_broken, kept, proven
+from pipelines.bounds.options import METHODS, BoundsOptions
+from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Attacked, Found, Rows
 
@@ -50,7 +50,9 @@ _NOT_BEGUN = "not begun; ibp takes less, as do smaller networks and inputs"
 _NEEDED = ("ibp", "crown")
 
 
-def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metric], Path | None]:
+def certify(
+    network: Network, bench: Bench, options: BoundsOptions
+) -> tuple[list[Metric], Path | None]:
     """All metrics, and the counterexamples to show.
 
     Raises:
@@ -99,7 +101,7 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
 
 
 def _of_graph(
-    network: Network, bench: Bench, options: Bounds, refusal: Unsupported, deadline: float
+    network: Network, bench: Bench, options: BoundsOptions, refusal: Unsupported, deadline: float
 ) -> tuple[list[Metric], Path | None]:
     """Bounds of real arithmetic, where float32's rounding has none. Raises Unsupported: what both
     say.
@@ -112,7 +114,7 @@ def _of_graph(
         raise Unsupported(f"{refusal}; nor in real arithmetic: {error}") from error
 
 
-def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, Samples]:
+def _subject(network: Network, bench: Bench, options: BoundsOptions) -> tuple[Network, Samples]:
     """A network of real inputs, and its samples."""
     if network.several:
         raise Unsupported(f"takes one input; {network.name} has several inputs")
@@ -153,7 +155,7 @@ class Certification:
         self,
         network: Network,
         samples: Samples,
-        options: Bounds,
+        options: BoundsOptions,
         propagation: Propagation,
         pace: Pace,
         seed: int,

@@ -24,10 +24,10 @@ from netverify.falsifier import falsify, violated
 from netverify.graph import Graph
 from netverify.propagation import Propagation
 from opgraph.attention import attention_of
-from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.attacks import EMBEDDED, INTERVAL, any_of, budget
 from pipelines.bounds.limits import NARROW, SHARE, WIDE
 from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of
+from pipelines.bounds.options import METHODS, BoundsOptions
 from pipelines.bounds.rows import Attacked, Found, Rows
 
 _BATCH = 16  # properties bounded at once, at most
@@ -96,7 +96,7 @@ class _Certification:
     """
 
     def __init__(
-        self, network: Network, bench: Bench, options: Bounds, refusal: str, deadline: float
+        self, network: Network, bench: Bench, options: BoundsOptions, refusal: str, deadline: float
     ) -> None:
         if options.norm != "linf":
             raise Unsupported(
@@ -339,7 +339,7 @@ def _at_once(graph: Graph | None) -> int:
 def certify_graph(
     network: Network,
     bench: Bench,
-    options: Bounds,
+    options: BoundsOptions,
     refusal: str = "",
     deadline: float | None = None,
 ) -> tuple[list[Metric], Path | None]:

@@ -30,15 +30,13 @@ from opgraph.graph import Graph as TypedGraph
 from opgraph.graph import Node
 from opgraph.modules import written
 from opgraph.reading import read
-from pipelines.bounds import METHODS
 from pipelines.bounds.curved import activations, calls, layer_names, refuse_values
 from pipelines.bounds.limits import NARROW, WIDE
-from pipelines.bounds.margins import Margins, Pairs, of_margins, proven, rows_of
+from pipelines.bounds.margins import Margins, Pairs, of_margins, rows_of
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.second import Second
-
-__all__ = ["Margins", "Propagation", "proven"]
 
 _MEMORY = 2**27
 _LARGEST_BATCH = 100

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from evalsuite import Direction, Metric, Property, Verdict
-from pipelines.bounds.margins import Points
-from pipelines.bounds.propagation import Margins
+from pipelines.bounds.margins import Margins, Points
 from pipelines.bounds.radius import Radii
 
 _ROUNDED = "proven for real arithmetic, but rounding gives a float32 counterexample"

@@ -14,13 +14,13 @@ from fractions import Fraction
 import torch
 
 from evalsuite import Verdict
-from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.methods import CRASHED, EXACT_ONLY, JOB_ENDS, Limits, OfLayers, Settled
+from pipelines.smt.options import EncodingName
 from pipelines.smt.reduction import Asked, Layer, OutOfTimeError, Reduced, Unstable, reduce
 from pipelines.smt.search.space import Suspects
+from pipelines.smt.settling import CRASHED, EXACT_ONLY, JOB_ENDS, Limits, OfLayers, Settled
 from pipelines.smt.solvers import End, Reply, ask_z3
 from pipelines.smt.solvers import Limits as SolverLimits
 

@@ -25,9 +25,9 @@ from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.methods import Limits, OfLayers, Search, Settled
 from pipelines.smt.reduction import Asked
 from pipelines.smt.search.space import Suspects
+from pipelines.smt.settling import Limits, OfLayers, Search, Settled
 from pipelines.smt.solvers import End, Reply, ask_marabou
 from pipelines.smt.solvers import Limits as SolverLimits
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,26 +23,18 @@ from evalsuite.counterexamples import write_counterexamples
 from evalsuite.deployed import is_file
 from netverify.falsifier import falsify
 from opgraph.recurrent import refuse_recurrent
-from pipelines.smt.methods import (
-    JOB_ENDS,
-    SOLVING_SHARE,
-    Bisection,
-    Method,
-    Search,
-    Settled,
-    method_for,
-)
+from pipelines.smt.integer.measuring import measure_integer
+from pipelines.smt.methods import Bisection, method_for
+from pipelines.smt.options import SmtOptions
 from pipelines.smt.rows import Evidence, effort, rows, setting_of, without_proofs
-
-if TYPE_CHECKING:
-    from pipelines.smt import Smt
+from pipelines.smt.settling import JOB_ENDS, SOLVING_SHARE, Method, Search, Settled
 
 # Of one sample, each of which takes the whole of a query's time.
 _MOST_UNDECIDED = 2
 _NONE_FOUND = "no counterexample found"
 
 
-def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
+def measure(options: SmtOptions, network: Network, bench: Bench) -> Outcome:
     """See `Smt.run`."""
     asks, deadline = bench.data.task.asks, time.monotonic() + SOLVING_SHARE * bench.time_limit
     if not asks:
@@ -62,8 +53,6 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
                 "an integer network is verified for margins alone, and the task asks for an"
                 " interval"
             )
-        from pipelines.smt.integer.measuring import measure_integer
-
         return measure_integer(options, network, bench, deadline)
     # 2. What is no chain of layers is bisected under bounds of its graph.
     if is_file(network) or asks == "interval" or network.vocabulary is not None or network.several:
@@ -80,7 +69,7 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     return _measured(options, method, network, bench)
 
 
-def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> Outcome:
+def _measured(options: SmtOptions, method: Method, network: Network, bench: Bench) -> Outcome:
     proving = options.proofs and isinstance(method, Search)
     evidence = (
         Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
@@ -149,7 +138,7 @@ def _settled(
     return found
 
 
-def distances(options: Smt, method: Method, network: Network, bench: Bench) -> list[Metric]:
+def distances(options: SmtOptions, method: Method, network: Network, bench: Bench) -> list[Metric]:
     """Measure, on the first `distance_samples` samples, the greatest radius proven, and the nearest
     counterexample's distance.
 

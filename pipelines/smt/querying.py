@@ -31,11 +31,11 @@ from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together
 from pipelines.smt.integer.deciding import answer_integers, is_integer
 from pipelines.smt.marabou import Peer
-from pipelines.smt.methods import Limits, Settled
 from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read_file
 from pipelines.smt.reduction import Asked
 from pipelines.smt.search.decision import Decided, decide_rows
+from pipelines.smt.settling import Limits, Settled
 
 Cases = list[tuple[int, Case]]
 _FALSIFY = 0.2  # of the time, at most

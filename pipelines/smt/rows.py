@@ -16,8 +16,8 @@ from torch import nn
 
 from evalsuite import Direction, Metric, Network, Unsupported, Verdict
 from opgraph.deployment import export_onnx
-from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, Settled
 from pipelines.smt.proving import REFUSALS, OtherNetworkError, checked_text
+from pipelines.smt.settling import BY_BOUNDS, JOB_ENDS, Settled
 
 Setting = dict[str, str | int | float | bool]
 _DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)

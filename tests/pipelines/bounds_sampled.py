@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from evalsuite import Network, Property, census
-from pipelines.bounds import METHODS
 from pipelines.bounds.margins import Margins
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.propagation import Propagation
 
 _STEPS = 10  # of an ascent

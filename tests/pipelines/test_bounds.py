@@ -22,10 +22,12 @@ from netverify import falsify
 from netverify.propagation import LowerBounds
 from netverify.propagation import Propagation as OfGraph
 from opgraph.modules import in_modules
-from pipelines.bounds import METHODS, Bounds, adapter
+from pipelines.bounds import Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.adapter import ALLOWED, plain
-from pipelines.bounds.propagation import Margins, Propagation, proven
+from pipelines.bounds.margins import Margins, proven
+from pipelines.bounds.options import METHODS
+from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.surroundings import OPERATOR

@@ -19,7 +19,8 @@ from evalsuite import Activation, LambdaGELU, Network, Property, Unsupported, ce
 from evalsuite.plugins import load_all
 from lambda_gelu import GELU, Found, Swish
 from opgraph.modules import in_modules
-from pipelines.bounds import METHODS, curved
+from pipelines.bounds import curved
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 

@@ -19,7 +19,8 @@ from evalsuite import LambdaGELU, Network, Property
 from pipelines.bounds import Bounds, certification
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.adapter import Engine
-from pipelines.bounds.propagation import Propagation, proven
+from pipelines.bounds.margins import proven
+from pipelines.bounds.propagation import Propagation
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork

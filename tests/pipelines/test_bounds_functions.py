@@ -19,7 +19,7 @@ from written import Written
 from evalsuite import Network, Property, Unsupported
 from lambda_gelu.activations.integrated import XIELU
 from opgraph.modules import in_modules
-from pipelines.bounds import METHODS
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from torch import nn
 
 from evalsuite import Network, Property, Unsupported
-from pipelines.bounds import METHODS
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions
 

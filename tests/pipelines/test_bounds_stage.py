@@ -22,13 +22,14 @@ from evalsuite import Bench, Metric, Network, Property, Split, Unsupported, Verd
 from evalsuite.testing import check_stage
 from netverify import falsify
 from netverify.attacks import ATTACKS
-from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds import Bounds
 from pipelines.bounds import certification as certification_module
 from pipelines.bounds import limits as limits_module
 from pipelines.bounds.certification import Certification
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import Memory, Pace
 from pipelines.bounds.margins import Samples
+from pipelines.bounds.options import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.radius import search
 

@@ -21,10 +21,10 @@ from pipelines.smt import Smt
 from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3, ask
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.methods import Limits as QueryLimits
-from pipelines.smt.methods import Search
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Asked, reduce
+from pipelines.smt.settling import Limits as QueryLimits
+from pipelines.smt.settling import Search
 from pipelines.smt.solvers import End, Limits
 from tests.pipelines.smt_networks import absolute, box, diagonal, linear, of
 

@@ -19,7 +19,7 @@ from intnet.pointwise import Requantize
 from pipelines.smt.integer.measuring import SameClass, _float_class_proven
 from pipelines.smt.integer.network import IntegerNetwork as Read
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.methods import Limits, Settled
+from pipelines.smt.settling import Limits, Settled
 
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 

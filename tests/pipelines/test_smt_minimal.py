@@ -16,9 +16,9 @@ from netverify import falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
 from pipelines.smt.measuring import Bracket, nearest_above
-from pipelines.smt.methods import Limits as QueryLimits
-from pipelines.smt.methods import Settled
 from pipelines.smt.reading import read
+from pipelines.smt.settling import Limits as QueryLimits
+from pipelines.smt.settling import Settled
 
 
 def said(verdict: Verdict, counterexample: torch.Tensor | None = None) -> Settled:

@@ -16,14 +16,15 @@ from torch import nn
 
 from benchmarks.smt import ask_plainly, plain_question
 from evalsuite import Network, Property, Unsupported, Verdict
-from pipelines.smt import EncodingName, marabou
+from pipelines.smt import marabou
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3, ask, question
 from pipelines.smt.marabou import Marabou, Portfolio, installed
-from pipelines.smt.methods import Limits as JobLimits
-from pipelines.smt.methods import Search
+from pipelines.smt.options import EncodingName
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Asked, reduce
+from pipelines.smt.settling import Limits as JobLimits
+from pipelines.smt.settling import Search
 from pipelines.smt.solvers import End, Limits, ask_z3
 from tests.pipelines.smt_networks import absolute, chain, odd_network
 

@@ -33,11 +33,11 @@ from pipelines.smt.integer.measuring import SameClass
 from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer, Query, tabulate
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.measuring import Bracket
-from pipelines.smt.methods import Limits, Search, Settled
 from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import Asked, bound_rows, label_margins, reduce
 from pipelines.smt.search.decision import TOO_MANY, Decided, decide_rows
+from pipelines.smt.settling import Limits, Search, Settled
 from tests.pipelines.smt_networks import Blind, bench_of, decider, leaves_of, linear, of
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)

@@ -16,8 +16,8 @@ import torch
 from evalsuite import Property, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
-from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.reading import read
+from pipelines.smt.settling import Limits as QueryLimits
 from pipelines.smt.solvers import End, Limits, Reply, ask_z3
 from tests.pipelines.smt_networks import chain
 

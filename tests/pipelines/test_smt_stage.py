@@ -26,15 +26,17 @@ from evalsuite.testing import check_stage
 from netverify import falsify
 from netverify.proofs import check_proof
 from netverify.smooth_proofs import check_smooth_proof
-from pipelines.smt import MethodName, Smt
+from pipelines.smt import Smt
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import JOB_ENDS
 from pipelines.smt.exact_network import Affine
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.methods import Limits, Method, Search, Settled, method_for
+from pipelines.smt.methods import method_for
+from pipelines.smt.options import MethodName
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read, read_curved
 from pipelines.smt.rows import Evidence, effort, rows, setting_of
+from pipelines.smt.settling import Limits, Method, Search, Settled
 from pipelines.smt.solvers import End, Reply
 from tests.pipelines.integer_networks import written
 from tests.pipelines.smt_networks import (

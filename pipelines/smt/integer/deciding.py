@@ -26,9 +26,9 @@ from pipelines.smt.integer.bounds import Region, Tree, enter, margins
 from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.search import Search, attack
-from pipelines.smt.methods import Settled
 from pipelines.smt.proving import checked_text, proof_text
 from pipelines.smt.search.exploring import Finding, Limits
+from pipelines.smt.settling import Settled
 
 _MOST_NODES = 100_000
 

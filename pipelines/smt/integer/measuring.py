@@ -8,7 +8,7 @@ import json
 import math
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +28,12 @@ from pipelines.smt.integer.network import (
 )
 from pipelines.smt.integer.reading import read_integer_onnx, replayed
 from pipelines.smt.integer.search import attack
-from pipelines.smt.methods import LATE, Limits, Method, Settled, check_size
+from pipelines.smt.methods import check_size
+from pipelines.smt.options import SmtOptions
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Asked, OutOfTimeError, reduce
 from pipelines.smt.rows import UNDECIDED, Evidence, Setting, rows, shares
-
-if TYPE_CHECKING:
-    from pipelines.smt import Smt
+from pipelines.smt.settling import LATE, Limits, Method, Settled
 
 COUNTEREXAMPLES = "integer_counterexamples.json"
 # Nodes per second of the limit. A core makes about twice as many of 64 inputs and 16 neurons, so
@@ -214,7 +213,9 @@ class _Both:
         return None
 
 
-def measure_integer(options: Smt, network: Network, bench: Bench, deadline: float) -> Outcome:
+def measure_integer(
+    options: SmtOptions, network: Network, bench: Bench, deadline: float
+) -> Outcome:
     """Exact verdicts of the integer-only network; counterexamples and checked proofs go to the
     bench's folder.
 
