@@ -41,7 +41,7 @@ from evalsuite import Bench, Network, Property, Unsupported
 from evalsuite.verification.subjects import Subject, graph_of_network, subjects, zonotopes_of
 from netverify.graph import Graph
 from netverify.propagation import Propagation as OfGraph
-from netverify.zonotope import Zonotope
+from netverify.zonotopes.zonotope import Zonotope
 from opgraph.embedded import Embedded
 from opgraph.onnx_file import graph_of_model
 from pipelines.bounds.margins import rows_of

@@ -20,10 +20,10 @@ import torch
 
 from evalsuite.contract import Bench, Network, Property, Unsupported, property_at
 from evalsuite.deployed import is_file
-from netverify.forward import attends, zonotope_of
 from netverify.graph import Graph as Bounded
 from netverify.onnx_reader import compare, graph_of, graph_of_typed
-from netverify.zonotope import Zonotope
+from netverify.zonotopes.forward import attends, zonotope_of
+from netverify.zonotopes.zonotope import Zonotope
 from opgraph.continued import continued
 from opgraph.deployment import export_onnx
 from opgraph.embedded import Embedded, embedded

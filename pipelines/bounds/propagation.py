@@ -17,11 +17,11 @@ import torch
 
 from evalsuite import Network, Property, Unsupported
 from netverify.carried import carrying_seconds
-from netverify.forward import attends
 from netverify.graph import Affine, Graph
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation as OfGraph
 from netverify.rounding import EPS
+from netverify.zonotopes.forward import attends
 from opgraph import operations as typed
 from opgraph import sizes
 from opgraph.aten import LEFT_OUT

@@ -277,6 +277,51 @@ def imported_modules(of: Callable[[ast.Module], Imports]) -> dict[str, set[str]]
     return graph
 
 
+# The rooms of the largest library, each of which imports itself and those before it alone.
+NETVERIFY = (
+    "netverify.relaxations",
+    "netverify",
+    "netverify.zonotopes",
+    "netverify.certificate",
+)
+LARGEST_ROOM = 12_000  # lines
+
+
+def room_of_module(module: str) -> str:
+    """The library, folder of the suite, or stage that a module belongs to; of netverify one of
+    its rooms, and of what stands in no folder the package itself.
+    """
+    first, *inner = module.split(".")
+    if first == "netverify":
+        return max((room for room in NETVERIFY if f"{module}.".startswith(f"{room}.")), key=len)
+    is_folder = bool(inner) and first not in LIBRARIES and (ROOT / first / inner[0]).is_dir()
+    return f"{first}.{inner[0]}" if is_folder else first
+
+
+def test_the_rooms_of_netverify_import_those_before_them_alone() -> None:
+    named = imported_modules(every_import)
+    wrong = [
+        f"{module}: {name}"
+        for module in named
+        if module.startswith("netverify")
+        for name in named[module]
+        if name.startswith("netverify")
+        and NETVERIFY.index(room_of_module(name)) > NETVERIFY.index(room_of_module(module))
+        # The package gives public names of all its rooms on first use.
+        and module != "netverify"
+    ]
+    assert wrong == []
+
+
+def test_no_room_has_more_lines_than_one_can_know() -> None:
+    lines: dict[str, int] = {}
+    for module, file in module_names().items():
+        room = room_of_module(module)
+        lines[room] = lines.get(room, 0) + len(file.read_text(encoding="utf-8").splitlines())
+    assert len(lines) >= 30
+    assert {room: count for room, count in lines.items() if count > LARGEST_ROOM} == {}
+
+
 def test_no_modules_load_each_other_in_a_circle() -> None:
     loads = imported_modules(lambda tree: loaded_imports(tree.body))
     # It raises CycleError, which names the circle.

@@ -13,9 +13,9 @@ from mpmath import mpf
 from networks_by_hand import Written
 from torch import nn
 
-from netverify.forward import zonotope_of
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation
+from netverify.zonotopes.forward import zonotope_of
 from opgraph import Graph, read
 from opgraph.errors import Unsupported
 from opgraph.scores import magnitudes, vanishing

@@ -20,11 +20,11 @@ from torch.nn import functional
 from lambda_gelu.activations import GELU, RELU, LambdaGELU
 from lambda_gelu.activations.leaky import _leaky
 from netverify.certificate import SwapBounds, swap
-from netverify.forward import zonotope_of
 from netverify.graph import CONVEX
-from netverify.normalised import _logarithms, _scores, norm, softmax
-from netverify.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
-from netverify.zonotope import Symbols, Zonotope, spread_of
+from netverify.zonotopes.forward import zonotope_of
+from netverify.zonotopes.normalised import _logarithms, _scores, norm, softmax
+from netverify.zonotopes.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
+from netverify.zonotopes.zonotope import Symbols, Zonotope, spread_of
 from opgraph import Graph, read
 from opgraph.errors import Unsupported
 from opgraph.operations import LayerNorm, Linear, Reduction, Softmax

@@ -20,12 +20,12 @@ from torch import nn
 from lambda_gelu.activations import RELU
 from netverify.carried import carrying_seconds
 from netverify.difference import with_difference
-from netverify.forward import attends, zonotopes_apart
 from netverify.graph import Graph
 from netverify.of_graph import refuse_attention
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation
-from netverify.zonotope import Zonotope
+from netverify.zonotopes.forward import attends, zonotopes_apart
+from netverify.zonotopes.zonotope import Zonotope
 from opgraph import sizes
 from opgraph.embedded import Embedded
 from opgraph.errors import Unsupported
@@ -219,7 +219,7 @@ class SwapBounds:
 
     Both networks are bounded as one graph, in which what they differ by is followed from layer to
     layer: see `netverify.difference`. Those with attention are bounded by zonotopes of
-    the same inputs: see `netverify.forward`.
+    the same inputs: see `netverify.zonotopes.forward`.
 
     Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a
     computation. For deadlines. Where `seconds` of one box are known to be too few, by estimate, it

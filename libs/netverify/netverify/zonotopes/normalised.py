@@ -12,9 +12,9 @@ from math import prod, sqrt
 
 import torch
 
-from netverify.quadratic import beyond, chosen, convex_of, dot, nearer, times
 from netverify.rounding import EPS, TINY, units
-from netverify.zonotope import Symbols, Zonotope, ends, linear, scaled, with_symbols
+from netverify.zonotopes.quadratic import beyond, chosen, convex_of, dot, nearer, times
+from netverify.zonotopes.zonotope import Symbols, Zonotope, ends, linear, scaled, with_symbols
 from opgraph.errors import Unsupported
 from opgraph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
 from opgraph.patterns import ALL_MASKED

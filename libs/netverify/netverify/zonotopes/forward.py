@@ -19,13 +19,13 @@ from typing import Any, NoReturn
 import torch
 
 from lambda_gelu.activations import Activation
-from netverify.normalised import Normalised, norm, softmax
-from netverify.quadratic import activated, convex_of, dot, nearer, products, times
 from netverify.rounding import EPS, LARGEST, TINY, units
 from netverify.rules import SHARED, Arithmetic
 from netverify.scalar_lines import scalar_lines
 from netverify.writing import inexact
-from netverify.zonotope import (
+from netverify.zonotopes.normalised import Normalised, norm, softmax
+from netverify.zonotopes.quadratic import activated, convex_of, dot, nearer, products, times
+from netverify.zonotopes.zonotope import (
     Symbols,
     Zonotope,
     as_wide,

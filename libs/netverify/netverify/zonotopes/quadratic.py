@@ -21,7 +21,7 @@ from lambda_gelu.activations.gelu import gelu, gelu_slope
 from netverify.graph import CONVEX, Convex
 from netverify.rounding import TINY, units
 from netverify.scalar_lines import SLOPES, convex, is_piecewise_linear
-from netverify.zonotope import (
+from netverify.zonotopes.zonotope import (
     Zonotope,
     as_wide,
     between,
