@@ -53,11 +53,11 @@ def _known(graph: Graph, index: int) -> Node | None:
     # and the whole is meant.
     for source in reversed(_origins(graph, index)):
         try:
-            found = _row(_polynomial(graph, index, source, {}))
+            row = _row(_polynomial(graph, index, source, {}))
         except (OverflowError, _NotReadError):
             continue
-        if found is not None:
-            return replace(node, operation=found, sources=(source,))
+        if row is not None:
+            return replace(node, operation=row, sources=(source,))
     # 3. What is left: a bound by a number, or SiLU with one beta per channel.
     return _clipped(graph, node) or _gated(graph, node)
 
@@ -70,7 +70,7 @@ def _origins(graph: Graph, index: int) -> list[int]:
     """The values that this one is a function of entry by entry, with numbers only: the nearest
     first.
     """
-    frontier, found, steps = {index}, list[int](), 0
+    frontier, origins, steps = {index}, list[int](), 0
     while steps < _MOST_NODES:
         # Step back over the latest value of the frontier: values have numbers in the order of
         # computation, so that no other value of the frontier can depend on it. When one value alone
@@ -78,16 +78,16 @@ def _origins(graph: Graph, index: int) -> list[int]:
         latest = max(frontier)
         node = graph.nodes[latest]
         if not node.operation.elementwise or isinstance(node.operation, op.Constant):
-            return found
+            return origins
         frontier.remove(latest)
         frontier.update(source for source in node.sources if _number(graph, source) is None)
         steps += 1
         if not frontier:
-            return found
+            return origins
         (first, *more) = frontier
         if not more and graph.nodes[first].shape == graph.nodes[index].shape:
-            found.append(first)
-    return found
+            origins.append(first)
+    return origins
 
 
 def _number(graph: Graph, index: int) -> float | None:
@@ -115,41 +115,43 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
         # integers are divided and wrap around otherwise than real numbers
         if node.dtype != torch.float32:
             raise _NotReadError
-        polynomials = [_polynomial(graph, each, source, known) for each in node.sources]
+        polynomials = [_polynomial(graph, operand, source, known) for operand in node.sources]
         known[index] = _applied(node, polynomials)
     return known[index]
 
 
-def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
+def _applied(node: Node, operands: list[Polynomial]) -> Polynomial:
     name: str | None = None
     match node.operation:
         # Sums and products of polynomials are polynomials in the variable and in atoms; an atom is
         # a function of a polynomial, as tanh(a x + b x^3).
         case op.Sum(signs=signs):
             total = constant(0.0)
-            for sign, each in zip(signs, given, strict=True):
-                total = total + each.scaled(float(sign))
+            for sign, operand in zip(signs, operands, strict=True):
+                total = total + operand.scaled(float(sign))
             return total
         case op.Product():
-            return given[0] * given[1]
+            return operands[0] * operands[1]
         case op.Quotient():
-            divisor = given[1].number
+            divisor = operands[1].number
             if divisor == 0:
                 raise _NotReadError
-            return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
+            return operands[0] * (
+                atom("1 /", operands[1]) if divisor is None else constant(1 / divisor)
+            )
         case op.Pair(name="maximum" | "minimum" as side):
-            ends = [polynomial.number for polynomial in given]
-            end = next((each for each in ends if each is not None), None)
+            ends = [polynomial.number for polynomial in operands]
+            end = next((number for number in ends if number is not None), None)
             name = None if end is None else clamp(*_beyond(side, end))
         case op.Power(exponent=2.0 | 3.0 | 4.0 as exponent):
-            return reduce(mul, given * int(exponent))
+            return reduce(mul, operands * int(exponent))
         case op.Function():
             name = node.operation.name
         case op.Clamp(low=low, high=high):
             name = clamp(low, high)
         case op.Pointwise(traits=traits) if _is_row(node.operation):
             name = clamp(0, 6) if traits.name == "relu6" else traits.name
-    variable = next((polynomial for polynomial in given if polynomial.number is None), None)
+    variable = next((polynomial for polynomial in operands if polynomial.number is None), None)
     if name is None or variable is None:
         raise _NotReadError
     return atom(name, variable)
@@ -168,36 +170,38 @@ def _is_row(operation: op.Pointwise) -> bool:
     return exact and any(operation.traits is row for row in known_rows() if not row.parameters)
 
 
-def _row(found: Polynomial) -> op.Pointwise | None:
+def _row(polynomial: Polynomial) -> op.Pointwise | None:
     """The row that computes the expression, at its hardness, which a formula without its own
     scale tells.
     """
     for traits, formula in formulas():
-        apart = deviation(found, formula)
+        apart = deviation(polynomial, formula)
         # Near the row, but not exactly it, the function may be exactly the row at another hardness:
         # that is noted as what was written.
         if apart <= TOLERANCE:
             row = op.Pointwise(traits, None, apart)
-            hardened = None if row.is_exact else _hardened(traits, formula, found)
+            hardened = None if row.is_exact else _hardened(traits, formula, polynomial)
             if hardened is None or hardened.hardness is None or not hardened.is_exact:
                 return row
             return replace(row, written=float(hardened.hardness))
     for traits, formula in formulas():
-        hardened = _hardened(traits, formula, found)
+        hardened = _hardened(traits, formula, polynomial)
         if hardened is not None:
             return hardened
     return None
 
 
-def _hardened(traits: Activation, formula: Polynomial, found: Polynomial) -> op.Pointwise | None:
+def _hardened(
+    traits: Activation, formula: Polynomial, polynomial: Polynomial
+) -> op.Pointwise | None:
     """The row at the hardness with which its formula is the expression."""
     # What the variable is multiplied by in a function that both contain.
-    pairs = zip(_linear(found), _linear(formula), strict=False)
+    pairs = zip(_linear(polynomial), _linear(formula), strict=False)
     hardness = next((one / other for (name, one), (like, other) in pairs if name == like), 0.0)
     if not 0 < hardness < math.inf or traits.hardens_to != "relu" or traits.hardened_at != 1:
         return None
     # With hardness h a row g becomes g(h x) / h.
-    apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
+    apart = deviation(polynomial, formula.of(hardness).scaled(1 / hardness))
     if apart > TOLERANCE:
         return None
     return op.Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
@@ -205,13 +209,13 @@ def _hardened(traits: Activation, formula: Polynomial, found: Polynomial) -> op.
 
 def _linear(formula: Polynomial) -> list[tuple[str, float]]:
     """The functions in an expression, with the coefficient of the variable in what they are of."""
-    found = []
+    factors = []
     for monomial, _ in formula.terms:
         for symbol, _power in monomial:
             if symbol is not None:
                 slope = dict(symbol.argument.terms).get(VARIABLE.terms[0][0])
-                found += [(symbol.name, slope)] if slope else []
-    return found
+                factors += [(symbol.name, slope)] if slope else []
+    return factors
 
 
 def _clipped(graph: Graph, node: Node) -> Node | None:
@@ -231,7 +235,7 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
     """g(lambda x) / lambda with the same constant, one number or one per channel."""
     if not isinstance(node.operation, op.Quotient):
         return None
-    middle, divisor = (graph.nodes[each] for each in node.sources)
+    middle, divisor = (graph.nodes[source] for source in node.sources)
     if not isinstance(middle.operation, op.Pointwise) or middle.operation.hardness is not None:
         return None
     # The product before and the divisor behind must have the same constant.
@@ -267,7 +271,7 @@ def _gated(graph: Graph, node: Node) -> Node | None:
         product = graph.nodes[graph.nodes[gate].sources[0]]
         if not isinstance(product.operation, op.Product) or source not in product.sources:
             continue
-        factor = graph.nodes[next(each for each in product.sources if each != source)].operation
+        factor = graph.nodes[next(other for other in product.sources if other != source)].operation
         if (
             not isinstance(factor, op.Constant)
             or not factor.is_near

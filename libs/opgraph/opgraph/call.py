@@ -71,10 +71,10 @@ class Call:
 
     def known(self, source: Any, what: str) -> torch.Tensor:
         """The value of a constant. Refused where it depends on the input."""
-        found = self.builder.known(self.value(source))
-        if found is None:
+        tensor = self.builder.known(self.value(source))
+        if tensor is None:
             self.refuse(f"its {what} depends on the input; only constant ones are read")
-        return found
+        return tensor
 
     def optional(self, source: Any, what: str) -> torch.Tensor | None:
         """The value of a constant, or None where the argument is not given."""
@@ -88,10 +88,10 @@ class Call:
 
     def axes(self, source: Value, axes: Any) -> tuple[int, ...]:
         """Axes, counted from 0, in order; none, or an empty list, are all."""
-        given = (
+        dims = (
             [axes] if isinstance(axes, int) else list(axes or range(len(self.node(source).shape)))
         )
-        return tuple(sorted(self.axis(source, each) for each in given))
+        return tuple(sorted(self.axis(source, dim) for dim in dims))
 
     def as_kind(self, source: Any, dtype: torch.dtype) -> Value:
         """Cast to a kind, where it is not of that already."""
@@ -102,7 +102,7 @@ class Call:
         """Cast values to one kind: real where any is real, else integers where any is one."""
         values = [self.value(source) for source in sources]
         kinds = {self.node(value).dtype for value in values}
-        wanted = next(each for each in (torch.float32, torch.int64, torch.bool) if each in kinds)
+        wanted = next(kind for kind in (torch.float32, torch.int64, torch.bool) if kind in kinds)
         return [self.as_kind(value, wanted) for value in values]
 
     def reshaped(self, source: Value, shape: Shape) -> Value:
@@ -125,7 +125,7 @@ class Call:
 
     def batch(self, shape: Shape) -> tuple[Value, ...]:
         """An input that tells the batch, where the shape names it."""
-        return (Value(0),) if any(each < 0 for each in shape) else ()
+        return (Value(0),) if any(extent < 0 for extent in shape) else ()
 
     def transposed(self, source: Value, first: int, second: int) -> Value:
         """The value with two axes exchanged."""
@@ -179,7 +179,7 @@ class Call:
 
     def joined(self, sources: Any, axis: int) -> Value:
         """One behind the other. Empty vectors, as torch allows them, are left out."""
-        values = [each for each in self.alike(*sources) if self.node(each).shape != (0,)]
+        values = [value for value in self.alike(*sources) if self.node(value).shape != (0,)]
         return (
             values[0] if len(values) == 1 else self.add(Concat(self.axis(values[0], axis)), *values)
         )
@@ -264,7 +264,7 @@ class OnnxCall(Call):
         # 1. Find the axis along the batch, and by what the entries grow along it, if they are
         # integers.
         sizes = shape(source.first.shape, source.second.shape)
-        axis, *more = [place for place, each in enumerate(sizes) if each < 0]
+        axis, *more = [place for place, extent in enumerate(sizes) if extent < 0]
         start = source.first.take([0], axis)
         step = (
             source.first.take([1], axis) - start
@@ -272,12 +272,12 @@ class OnnxCall(Call):
             else np.zeros_like(start)
         )
         # 2. Both batches must be explained by that start and step.
-        for each in (source.first, source.second):
-            along = np.arange(each.shape[axis]).reshape(
-                [-1 if place == axis else 1 for place in range(each.ndim)]
+        for extents in (source.first, source.second):
+            along = np.arange(extents.shape[axis]).reshape(
+                [-1 if place == axis else 1 for place in range(extents.ndim)]
             )
-            grown = start + along * step if step.any() else np.broadcast_to(start, each.shape)
-            if more or not np.array_equal(grown, each):
+            grown = start + along * step if step.any() else np.broadcast_to(start, extents.shape)
+            if more or not np.array_equal(grown, extents):
                 self.refuse("takes a constant that depends on the batch's size")
         # 3. Write it for any batch: the start repeated, plus the position times the step.
         first = self.expanded(torch.from_numpy(np.array(start)), sizes)
@@ -285,7 +285,7 @@ class OnnxCall(Call):
             return first
         count = self.add(Positions(-sizes[axis]), *self.batch(sizes))
         line = self.reshaped(
-            count, tuple(each if place == axis else 1 for place, each in enumerate(sizes))
+            count, tuple(extent if place == axis else 1 for place, extent in enumerate(sizes))
         )
         return self.summed(first, self.add(Product(), line, torch.from_numpy(np.array(step))))
 
@@ -304,14 +304,14 @@ class OnnxCall(Call):
                 "takes numbers that depend on the input or on the batch, where only fixed ones are"
                 " read"
             )
-        return [int(each) for each in source.first.ravel()]
+        return [int(number) for number in source.first.ravel()]
 
-    def axes_of(self, source: Any, x: Value) -> list[int] | None:
+    def axes_of(self, source: Any, operand: Value) -> list[int] | None:
         """Axes by attribute or by input, as the opset has it."""
-        given = self.attributes.get("axes")
-        if given is None:
-            given = None if source is None else self.numbers(source)
-        return None if given is None else [self.axis(x, int(each)) for each in given]
+        axes = self.attributes.get("axes")
+        if axes is None:
+            axes = None if source is None else self.numbers(source)
+        return None if axes is None else [self.axis(operand, int(axis)) for axis in axes]
 
     def expect(self, **values: Any) -> None:
         """Refuse attributes that are there and have another value than given."""

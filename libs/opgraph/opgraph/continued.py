@@ -92,7 +92,9 @@ class _Continued:
         self._graph, self._start, self._stop, self._count = graph, start, stop, vectors.shape[1]
         # 1. The keys and values of all attentions at the sample: those of the past are constants.
         attended = {attention.output: attention for attention in attentions(graph)}
-        kept = {index for each in attended.values() for index in (each.keys, each.values)}
+        kept = {
+            index for attention in attended.values() for index in (attention.keys, attention.values)
+        }
         self._past = {
             index: value for index, value in graph.values(vectors, torch.float32) if index in kept
         }
@@ -104,7 +106,7 @@ class _Continued:
         self._place: dict[int, int] = {0: 0}
         # None: of a value that has no axis of positions any more
         self._axis: dict[int, int | None] = {0: 1}
-        inside = {index for each in attended.values() for index in _chain(graph, each)}
+        inside = {index for attention in attended.values() for index in _chain(graph, attention)}
         for index, node in enumerate(graph.nodes):
             if index in attended:
                 self._attend(attended[index])
@@ -163,16 +165,16 @@ class _Continued:
         operation = node.operation
         # Of its second operand an expansion asks for the batch alone.
         counted = node.sources[:1] if isinstance(operation, Expand) else node.sources
-        given = [
-            (self._graph.nodes[each].shape, self._axis[each])
-            for each in counted
-            if each in self._place
+        operands = [
+            (self._graph.nodes[operand].shape, self._axis[operand])
+            for operand in counted
+            if operand in self._place
         ]
         # Counted from the last axis, as torch broadcasts.
-        ends = {None if axis is None else axis - len(shape) for shape, axis in given}
+        ends = {None if axis is None else axis - len(shape) for shape, axis in operands}
         if len(ends) != 1:
             raise _Mixed
-        ((shape, axis), *_) = given
+        ((shape, axis), *_) = operands
         if axis is None:
             return operation, None
         match operation:
@@ -192,46 +194,53 @@ class _Continued:
             raise _Mixed
         return operation, axis - len(shape) + len(node.shape)
 
-    def _attend(self, found: Attention) -> None:
+    def _attend(self, attention: Attention) -> None:
         """Add an attention: of the scores and the shares those of the past, as numbers, and
         those of the positions.
         """
         # 1. Positions must be the rows of query and values and the columns of keys, and the mask
         # causal.
-        given = (found.query, -2), (found.keys, -1), (found.values, -2)
-        node, chain = self._graph.nodes[found.scores], _chain(self._graph, found)
+        factors = (attention.query, -2), (attention.keys, -1), (attention.values, -2)
+        node, chain = self._graph.nodes[attention.scores], _chain(self._graph, attention)
         outer, rank = node.shape[:-2], len(node.shape)
-        if any(self._axis.get(index) != rank + end for index, end in given):
+        if any(self._axis.get(index) != rank + end for index, end in factors):
             raise _Mixed
-        if chain[-1] != found.shares or not self._causal(chain):
+        if chain[-1] != attention.shares or not self._causal(chain):
             raise _Mixed
         # 2. Scores of the new queries with the keys of the past, which are numbers, and with the
         # new ones.
         past, count = self._start, self._stop - self._start
-        query, keys, values = (self._place[index] for index, _ in given)
+        query, keys, values = (self._place[index] for index, _ in factors)
         scores = self._add(node, MatMul(), (query, keys), (*outer, count, count))
         if past:
-            kept = self._constant(node, self._past[found.keys][..., :past])
+            kept = self._constant(node, self._past[attention.keys][..., :past])
             before = self._add(node, MatMul(), (query, kept), (*outer, count, past))
             scores = self._add(
                 node, Concat(rank - 1), (before, scores), (*outer, count, self._stop)
             )
         # 3. Scale, mask and softmax as before, of these rows and columns.
-        made = {found.scores: scores}
+        computed = {attention.scores: scores}
         for index in chain[1:]:
-            each = self._graph.nodes[index]
+            link = self._graph.nodes[index]
             sources = tuple(
-                made[source] if source in made else self._mask(source) for source in each.sources
+                computed[source] if source in computed else self._mask(source)
+                for source in link.sources
             )
-            made[index] = self._add(
-                each, each.operation, sources, (*each.shape[:-2], count, self._stop)
+            computed[index] = self._add(
+                link, link.operation, sources, (*link.shape[:-2], count, self._stop)
             )
-        self._place[found.output] = self._averaged(found, made[found.shares], values)
-        self._axis[found.output] = rank - 2
+        self._place[attention.output] = self._averaged(
+            attention, computed[attention.shares], values
+        )
+        self._axis[attention.output] = rank - 2
 
-    def _averaged(self, found: Attention, shares: int, values: int) -> int:
+    def _averaged(self, attention: Attention, shares: int, values: int) -> int:
         """The shares (..., positions, past and positions) times the values."""
-        node, past, count = self._graph.nodes[found.output], self._start, self._stop - self._start
+        node, past, count = (
+            self._graph.nodes[attention.output],
+            self._start,
+            self._stop - self._start,
+        )
         shape, outer, axis = (
             (*node.shape[:-2], count, node.shape[-1]),
             node.shape[:-2],
@@ -241,7 +250,7 @@ class _Continued:
             return self._add(node, MatMul(), (shares, values), shape)
         # Of the shares those of the past meet constant values, and the others new ones: two
         # products and their sum.
-        kept = self._constant(node, self._past[found.values][..., :past, :])
+        kept = self._constant(node, self._past[attention.values][..., :past, :])
         first = self._add(node, Slice(axis, 0, past), (shares,), (*outer, count, past))
         last = self._add(node, Slice(axis, past, self._stop), (shares,), (*outer, count, count))
         parts = [self._add(node, MatMul(), pair, shape) for pair in ((first, kept), (last, values))]
@@ -273,16 +282,18 @@ class _Continued:
 
     def _scored(self, chain: list[int], score: float) -> torch.Tensor:
         """What the steps behind the scores make of this number in the place of every score."""
-        made = torch.full([1, *self._graph.nodes[chain[0]].shape[1:]], score, dtype=torch.float64)
+        constant = torch.full(
+            [1, *self._graph.nodes[chain[0]].shape[1:]], score, dtype=torch.float64
+        )
         for before, index in pairwise(chain[:-1]):
             operation, sources = (
                 self._graph.nodes[index].operation,
                 self._graph.nodes[index].sources,
             )
-            made = converted(operation, torch.float64)(
-                *(made if source == before else self._wide(source) for source in sources)
+            constant = converted(operation, torch.float64)(
+                *(constant if source == before else self._wide(source) for source in sources)
             )
-        return made
+        return constant
 
     def _wide(self, index: int) -> torch.Tensor:
         value = self._known(index)
@@ -302,18 +313,20 @@ def _rowwise(operation: Operation, axis: int, end: int) -> bool:
             return axis not in operation.axes
     # An elementwise operation with constants of its own, as hardnesses by channel, must not tell
     # positions apart.
-    own = [
+    operands = [
         value
         for field in fields(operation)
         if isinstance(value := getattr(operation, field.name), torch.Tensor)
     ]
-    return operation.elementwise and all(each.ndim < -end or each.shape[end] == 1 for each in own)
+    return operation.elementwise and all(
+        operand.ndim < -end or operand.shape[end] == 1 for operand in operands
+    )
 
 
-def _chain(graph: Graph, found: Attention) -> list[int]:
+def _chain(graph: Graph, attention: Attention) -> list[int]:
     """The values from the scores to the shares, each made of the one before and of others."""
-    chain = [found.scores]
-    for index in range(found.scores + 1, found.shares + 1):
+    chain = [attention.scores]
+    for index in range(attention.scores + 1, attention.shares + 1):
         if chain[-1] in graph.nodes[index].sources:
             chain.append(index)
     return chain

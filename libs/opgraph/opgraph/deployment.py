@@ -54,7 +54,7 @@ def export_onnx(
     if example is None:
         example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
     # A size of 1 would be taken for a constant.
-    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    pair = mapped(example, lambda tensor: tensor[torch.arange(2) % len(tensor)])
     batch = torch.export.Dim("batch")
     dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     # The exporter reports, at every call, which operators of other libraries it does not know.
@@ -86,7 +86,7 @@ def export_onnx(
         part.ClearField("metadata_props")
     onnx.save(model, str(path))
     onnx.checker.check_model(model)
-    written = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    written = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
     if written != opset:
         raise ValueError(f"{path.name}: asked for opset {opset}, the exporter wrote {written}")
     return model
@@ -109,13 +109,13 @@ def _one_registry() -> Iterator[None]:
     except (ImportError, AttributeError):
         yield
         return
-    own = ONNXRegistry.__dict__["from_torchlib"]
+    original = ONNXRegistry.__dict__["from_torchlib"]
     ONNXRegistry.from_torchlib = _built_once()  # type: ignore[method-assign]
     utils._materialize_cpp_cia_ops = cache(look)
     try:
         yield
     finally:
-        ONNXRegistry.from_torchlib = own  # type: ignore[method-assign]
+        ONNXRegistry.from_torchlib = original  # type: ignore[method-assign]
         utils._materialize_cpp_cia_ops = look
 
 
@@ -141,10 +141,12 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
     Several inputs go by their names (see `export_onnx`); one that the graph does not read is left
     out.
     """
-    given = [leaf.float() if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
-    taken = [each.name for each in session.get_inputs()]
+    tensors = [leaf.float() if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
+    taken = [argument.name for argument in session.get_inputs()]
     names = taken[:1] if isinstance(inputs, torch.Tensor) else input_names(inputs)
-    return {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}
+    return {
+        name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True) if name in taken
+    }
 
 
 def input_names(inputs: Inputs) -> list[str]:

@@ -70,8 +70,8 @@ def embedded(
         batch, _, outputs = cut.nodes[output].shape
         output = cut.then(output, Slice(1, position, position + 1), (batch, 1, outputs))
         output = cut.then(output, Reshape((batch, outputs)), (batch, outputs))
-    found = recognised(Graph(tuple(cut.nodes), output, ("embedded",)).with_changed({}))
-    return rewritten(found, _attending), values[start]
+    graph_behind = recognised(Graph(tuple(cut.nodes), output, ("embedded",)).with_changed({}))
+    return rewritten(graph_behind, _attending), values[start]
 
 
 class _Cut:
@@ -110,7 +110,7 @@ class _Cut:
         # What depends on the tokens alone, as a mask, is the sample's, and repeated along the batch
         # where that does not happen by itself.
         constant = self._added(Node(node.name, Constant(value), (), tuple(value.shape), node.dtype))
-        times = [-each for each in node.shape if each < 0]
+        times = [-extent for extent in node.shape if extent < 0]
         if not times or (taker.elementwise and node.shape[0] == -1):
             return constant
         if len(times) > 1 or node.shape[0] >= 0:
@@ -135,22 +135,22 @@ def _embedding(graph: Graph, vocabulary: int) -> int:
 
     A smaller table than of all tokens, as of segments, is none.
     """
-    found = [index for index in range(len(graph.nodes)) if _embeds(graph, index, vocabulary)]
-    if not found:
+    places = [index for index in range(len(graph.nodes)) if _embeds(graph, index, vocabulary)]
+    if not places:
         raise Unsupported(
             "no table of embeddings is given the tokens as they are, so nothing to perturb"
         )
-    if len(found) > 1:
-        names = ", ".join(repr(graph.nodes[each].name) for each in found)
+    if len(places) > 1:
+        names = ", ".join(repr(graph.nodes[place].name) for place in places)
         raise Unsupported(f"tokens are embedded more than once, by {names}: perturb which?")
-    shape = graph.nodes[found[0]].shape
+    shape = graph.nodes[places[0]].shape
     if len(shape) != 3 or shape[0] != -1:
-        name = graph.nodes[found[0]].name
+        name = graph.nodes[places[0]].name
         raise Unsupported(
             f"{name}: gives {list(shape)[1:]} of a sample, where a row for each of its tokens is"
             " expected"
         )
-    return found[0]
+    return places[0]
 
 
 def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:

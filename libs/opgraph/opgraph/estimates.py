@@ -134,7 +134,11 @@ def work_of(module: nn.Module, example: Inputs) -> Work:
 def _first(example: Inputs) -> Inputs:
     if isinstance(example, dict):
         return {name: leaf[:1] for name, leaf in example.items()}
-    return example[:1] if isinstance(example, torch.Tensor) else tuple(x[:1] for x in example)
+    return (
+        example[:1]
+        if isinstance(example, torch.Tensor)
+        else tuple(tensor[:1] for tensor in example)
+    )
 
 
 class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -144,38 +148,38 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.widest = 0
         self._own = {
-            each.untyped_storage().data_ptr()
-            for each in (*module.parameters(), *module.buffers())
-            if each.numel()
+            tensor.untyped_storage().data_ptr()
+            for tensor in (*module.parameters(), *module.buffers())
+            if tensor.numel()
         }
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         storages = {
             leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes()
             // leaf.element_size()
-            for leaf in tree_leaves((args, kwargs, made))
+            for leaf in tree_leaves((args, kwargs, result))
             if isinstance(leaf, torch.Tensor) and leaf.numel()
         }
         values = sum(size for place, size in storages.items() if place not in self._own)
         self.widest = max(self.widest, values)
-        return made
+        return result
 
 
 def work_of_file(model: onnx.ModelProto) -> Work:
     """What one sample of an ONNX file takes; what has no known shape counts as nothing."""
     inferred, graph = _with_batch(model, 1), model.graph
     shapes = {name: shape for name, shape, _ in _shapes(inferred, 1)}
-    weights = {each.name: tuple(each.dims) for each in graph.initializer}
+    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     widest, multiplications = 0, 0.0
     for node in graph.node:
         names = {*node.input, *node.output} - weights.keys()
         widest = max(widest, sum(prod(shapes[name]) for name in names if name in shapes))
-        made = prod(shapes.get(node.output[0], ())) if node.output[0] in shapes else 0
-        multiplications += made * _terms(node, {**shapes, **weights})
-    outputs = sum(prod(shapes.get(each.name, ())) for each in graph.output)
+        count = prod(shapes.get(node.output[0], ())) if node.output[0] in shapes else 0
+        multiplications += count * _terms(node, {**shapes, **weights})
+    outputs = sum(prod(shapes.get(output.name, ())) for output in graph.output)
     return Work(multiplications, widest, outputs, sum(map(prod, weights.values())))
 
 
@@ -186,7 +190,7 @@ def _terms(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
         return prod(weight[0][1:]) if weight else 0
     if "MatMul" in node.op_type or node.op_type == "Gemm":
         rows = shapes.get(node.input[0], ())
-        turned = any(each.name == "transA" and each.i for each in node.attribute)
+        turned = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
         return rows[0 if turned else -1] if rows else 0
     return 0
 
@@ -215,8 +219,8 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
     # 2. Each tensor lives from the node that makes it to the last that reads it, an output to the
     # end.
     last = {name: place for place, node in enumerate(graph.node) for name in node.input}
-    last |= {each.name: len(graph.node) for each in graph.output}
-    alive = {each.name for each in graph.input} - weights.keys()
+    last |= {output.name: len(graph.node) for output in graph.output}
+    alive = {value.name for value in graph.input} - weights.keys()
     # 3. Go through the nodes; while one runs, what it reads and what it writes are alive together.
     peak = 0
     for place, node in enumerate(graph.node):
@@ -236,20 +240,20 @@ def _with_batch(model: onnx.ModelProto, batch: int, *, strict: bool = False) -> 
     graph = onnx.GraphProto(name=model.graph.name)
     graph.node.extend(model.graph.node)
     graph.output.extend(model.graph.output)
-    weights = {each.name for each in model.graph.initializer}
-    for each in model.graph.input:
-        if each.name not in weights:
-            given = graph.input.add()
-            given.CopyFrom(each)
-            if given.type.tensor_type.shape.dim:
-                given.type.tensor_type.shape.dim[0].dim_value = batch
-    for each in model.graph.initializer:
-        if prod(each.dims) > _SMALL:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name not in weights:
+            value_info = graph.input.add()
+            value_info.CopyFrom(value)
+            if value_info.type.tensor_type.shape.dim:
+                value_info.type.tensor_type.shape.dim[0].dim_value = batch
+    for value in model.graph.initializer:
+        if prod(value.dims) > _SMALL:
             graph.input.append(
-                helper.make_tensor_value_info(each.name, each.data_type, list(each.dims))
+                helper.make_tensor_value_info(value.name, value.data_type, list(value.dims))
             )
         else:  # a shape, perhaps
-            graph.initializer.append(each)
+            graph.initializer.append(value)
     fixed = helper.make_model(graph, opset_imports=model.opset_import, functions=model.functions)
     return shape_inference.infer_shapes(fixed, strict_mode=strict, data_prop=True)
 
@@ -263,5 +267,8 @@ def _shapes(model: onnx.ModelProto, batch: int) -> Iterator[tuple[str, tuple[int
     for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape") and kind.elem_type:
-            shape = tuple(x.dim_value if x.HasField("dim_value") else batch for x in kind.shape.dim)
+            shape = tuple(
+                dimension.dim_value if dimension.HasField("dim_value") else batch
+                for dimension in kind.shape.dim
+            )
             yield value.name, shape, helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize

@@ -33,8 +33,8 @@ from opgraph.operations import Operation, Pointwise, Whole
 from opgraph.sizes import BATCHES, Shape, shape, size
 
 
-def _overwritten(x: torch.Tensor, number: int) -> torch.Tensor:
-    return x.copy_(marked(x, number))
+def _overwritten(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    return tensor.copy_(marked(tensor, number))
 
 
 class _Attention(nn.MultiheadAttention):
@@ -54,30 +54,32 @@ class _Attention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         parts = self._projected(query, key, value)
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)  # type: ignore[no-untyped-call]
-        mask = None if attn_mask is None else _added(attn_mask, q)
+        queries, keys, values = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts
+        )  # type: ignore[no-untyped-call]
+        mask = None if attn_mask is None else _added(attn_mask, queries)
         if mask is not None and mask.ndim == 3:  # (batch x heads, positions, positions)
             mask = mask.unflatten(0, (-1, self.num_heads))  # type: ignore[no-untyped-call]
         if key_padding_mask is not None:
-            padded = _added(key_padding_mask, q)[:, None, None]
+            padded = _added(key_padding_mask, queries)[:, None, None]
             mask = padded if mask is None else mask + padded
-        mixed = functional.scaled_dot_product_attention(q, k, v, mask)
-        made = self.out_proj(mixed.transpose(1, 2).flatten(-2))
-        made = made if self.batch_first else made.transpose(0, 1)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, mask)
+        output = self.out_proj(mixed.transpose(1, 2).flatten(-2))
+        output = output if self.batch_first else output.transpose(0, 1)
         if not need_weights:
-            return made, None
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+            return output, None
+        scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
         weights = (scores if mask is None else scores + mask).softmax(-1)
-        return made, weights.mean(1) if average_attn_weights else weights
+        return output, weights.mean(1) if average_attn_weights else weights
 
-    def _projected(self, *given: torch.Tensor) -> Sequence[torch.Tensor]:
-        first = [tensor if self.batch_first else tensor.transpose(0, 1) for tensor in given]
-        if self._qkv_same_embed_dim and given[0] is given[1] is given[2]:
+    def _projected(self, *operands: torch.Tensor) -> Sequence[torch.Tensor]:
+        first = [tensor if self.batch_first else tensor.transpose(0, 1) for tensor in operands]
+        if self._qkv_same_embed_dim and operands[0] is operands[1] is operands[2]:
             return functional.linear(first[0], self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         weights = self.in_proj_weight.chunk(3) if self._qkv_same_embed_dim else apart
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        return [functional.linear(*each) for each in zip(first, weights, biases, strict=True)]
+        return [functional.linear(*parts) for parts in zip(first, weights, biases, strict=True)]
 
 
 def _added(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -96,14 +98,14 @@ def prepare(module: nn.Module, whole: Collection[nn.Module]) -> list[Operation]:
     Returns:
         What each operator computes, by its number.
     """
-    asked, operations = {id(each) for each in whole}, list[Operation]()
-    for each in module.modules():
-        if type(each) is nn.MultiheadAttention and each.bias_k is None and not each.add_zero_attn:
-            each.__class__ = _Attention
-        operation = _whole(each) if id(each) in asked else _learnt(each)
+    asked, operations = {id(layer) for layer in whole}, list[Operation]()
+    for part in module.modules():
+        if type(part) is nn.MultiheadAttention and part.bias_k is None and not part.add_zero_attn:
+            part.__class__ = _Attention
+        operation = _whole(part) if id(part) in asked else _learnt(part)
         if operation is not None:
-            made = _overwritten if getattr(each, "inplace", False) else marked
-            vars(each)["forward"] = partial(made, number=len(operations))
+            replacement = _overwritten if getattr(part, "inplace", False) else marked
+            vars(part)["forward"] = partial(replacement, number=len(operations))
             operations.append(operation)
     return operations
 
@@ -149,7 +151,7 @@ def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
     """
 
     def owner(kind: type) -> type:
-        return next(each for each in kind.__mro__ if "forward" in vars(each))
+        return next(base for base in kind.__mro__ if "forward" in vars(base))
 
     # A parametrized module computes its numbers of others, and a subclass may compute what it
     # likes.
@@ -181,9 +183,9 @@ def graph_of_module(module: nn.Module, example: Inputs, whole: Collection[nn.Mod
             the module's path.
     """
     copied = copy.deepcopy(module).eval()
-    asked = {id(each) for each in whole}
+    asked = {id(layer) for layer in whole}
     pairs = zip(module.modules(), copied.modules(), strict=True)
-    operations = prepare(copied, [each for original, each in pairs if id(original) in asked])
+    operations = prepare(copied, [layer for original, layer in pairs if id(original) in asked])
     return _Reader(_plain(_program(copied, example)), example, operations).graph()
 
 
@@ -198,7 +200,7 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
         called = [node for node in program.graph.nodes if node.op == "call_function"]
         unread = {node.target for node in called if _is_unread(node)}
         table = torch.export.default_decompositions() if unread else {}
-        known = {each: table[each] for each in unread if each in table}
+        known = {operator: table[operator] for operator in unread if operator in table}
         if not known and not any(map(_changes, called)):
             break
         try:
@@ -213,10 +215,10 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
 
 
 def _is_unread(node: fx.Node) -> bool:
-    given = getattr(node.target, "namespace", "") == "aten" and isinstance(
+    is_aten = getattr(node.target, "namespace", "") == "aten" and isinstance(
         node.meta.get("val"), torch.Tensor | tuple
     )
-    return given and _name(node.target) not in _READERS and _name(node.target) not in _SKIPPED
+    return is_aten and _name(node.target) not in _READERS and _name(node.target) not in _SKIPPED
 
 
 def _name(target: Any) -> str:
@@ -239,7 +241,7 @@ def _quiet() -> Iterator[None]:
 
 def _program(module: nn.Module, example: Inputs) -> ExportedProgram:
     # A batch of one would be taken for a constant.
-    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    pair = mapped(example, lambda tensor: tensor[torch.arange(2) % len(tensor)])
     batch = Dim("batch")
     dynamic = mapped(pair, lambda _: {0: batch})  # type: ignore[arg-type, return-value]
     said = ""
@@ -321,13 +323,13 @@ class _Reader:
             **signature.inputs_to_lifted_tensor_constants,
         }
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
-        for name, each in zip(signature.user_inputs, self.names, strict=True):
+        for name, argument in zip(signature.user_inputs, self.names, strict=True):
             node = nodes[str(name)]
-            self.builder.name = each
-            self.found[node] = Value(self.builder.input(each, *_described(node.meta["val"])))
-        for name, each in held.items():
-            self.builder.name = each
-            self.found[nodes[name]] = Value(self.builder.constant(weights[each]))
+            self.builder.name = argument
+            self.found[node] = Value(self.builder.input(argument, *_described(node.meta["val"])))
+        for name, argument in held.items():
+            self.builder.name = argument
+            self.found[nodes[name]] = Value(self.builder.constant(weights[argument]))
 
     def _read(self, node: fx.Node) -> Any:
         target = _name(node.target)
@@ -350,8 +352,8 @@ class _Reader:
         # 1. Sizes are no values: numbers, or multiples of the batch.
         known = node.meta.get("val")
         if isinstance(known, torch.SymInt | int):
-            found = size(*(_at(known, batch) for batch in BATCHES))
-            return Times(-found) if found < 0 else found
+            number = size(*(_at(known, batch) for batch in BATCHES))
+            return Times(-number) if number < 0 else number
         # 2. Operators that need no reader: parts of a tuple, and modules that are read as a whole.
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if target == "getitem":
@@ -371,23 +373,25 @@ class _Reader:
             )
         # 3. All others by the table, with the shape that torch found for the result.
         listed = known if isinstance(known, list | tuple) else [known]
-        values = [each for each in listed if isinstance(each, torch.Tensor)]
+        values = [element for element in listed if isinstance(element, torch.Tensor)]
         eps = args[3] if len(args) > 3 else kwargs.get("eps")
         if target == "rms_norm" and eps is None and values[0].dtype == torch.float64:
             raise Unsupported("in float64 its eps is that of the type: give it one")
         call = Call(self.builder, where, *(_described(values[0]) if values else ()))
         return _READERS[target](call, *args, **kwargs)
 
-    def _resolved(self, given: Any) -> Any:
-        if isinstance(given, fx.Node):
-            return self.found[given]
-        if isinstance(given, dict):
+    def _resolved(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return self.found[argument]
+        if isinstance(argument, dict):
             return {
-                key: self._resolved(each) for key, each in given.items() if key not in _OF_MEMORY
+                key: self._resolved(element)
+                for key, element in argument.items()
+                if key not in _OF_MEMORY
             }
-        if isinstance(given, list | tuple):
-            return [self._resolved(each) for each in given]
-        return given
+        if isinstance(argument, list | tuple):
+            return [self._resolved(element) for element in argument]
+        return argument
 
 
 # Where and how a result lies in memory.
@@ -408,7 +412,7 @@ def _at(value: Any, batch: int) -> int:
 
 
 def _described(value: torch.Tensor) -> tuple[Shape, torch.dtype]:
-    sizes = ([_at(each, batch) for each in value.shape] for batch in BATCHES)
+    sizes = ([_at(extent, batch) for extent in value.shape] for batch in BATCHES)
     return shape(*sizes), kind_of(value.dtype)
 
 

@@ -42,11 +42,19 @@ class Polynomial:
         return _collected([*self.terms, *other.terms])
 
     def __mul__(self, other: Polynomial) -> Polynomial:
-        return _collected([(_times(a, b), x * y) for a, x in self.terms for b, y in other.terms])
+        return _collected(
+            [
+                (_times(first, second), factor * other_factor)
+                for first, factor in self.terms
+                for second, other_factor in other.terms
+            ]
+        )
 
     def scaled(self, factor: float) -> Polynomial:
         """The polynomial times a number; terms whose coefficient becomes 0 are left out."""
-        return _collected([(monomial, factor * each) for monomial, each in self.terms])
+        return _collected(
+            [(monomial, factor * coefficient) for monomial, coefficient in self.terms]
+        )
 
     @property
     def number(self) -> float | None:
@@ -63,13 +71,13 @@ class Polynomial:
         for monomial, value in self.terms:
             product = constant(value)
             for symbol, power in monomial:
-                each = (
+                base = (
                     VARIABLE.scaled(factor)
                     if symbol is None
                     else atom(symbol.name, symbol.argument.of(factor))
                 )
                 for _ in range(power):
-                    product = product * each
+                    product = product * base
             total = total + product
         return total
 
@@ -91,52 +99,53 @@ def _times(first: Monomial, second: Monomial) -> Monomial:
     powers: dict[Atom | None, int] = {}
     for symbol, power in (*first, *second):
         powers[symbol] = powers.get(symbol, 0) + power
-    return tuple(sorted(powers.items(), key=lambda each: repr(each[0])))
+    return tuple(sorted(powers.items(), key=lambda item: repr(item[0])))
 
 
 def _collected(terms: list[tuple[Monomial, float]]) -> Polynomial:
-    found: dict[Monomial, float] = {}
+    sums: dict[Monomial, float] = {}
     for monomial, value in terms:
-        found[monomial] = found.get(monomial, 0.0) + value
-    if len(found) > _MOST_TERMS:
-        raise OverflowError(f"an expression of {len(found)} terms")
+        sums[monomial] = sums.get(monomial, 0.0) + value
+    if len(sums) > _MOST_TERMS:
+        raise OverflowError(f"an expression of {len(sums)} terms")
     return Polynomial(
         tuple(
             sorted(
-                ((key, each) for key, each in found.items() if each), key=lambda each: repr(each[0])
+                ((key, coefficient) for key, coefficient in sums.items() if coefficient),
+                key=lambda item: repr(item[0]),
             )
         )
     )
 
 
-def deviation(found: Polynomial, wanted: Polynomial) -> float:
+def deviation(polynomial: Polynomial, wanted: Polynomial) -> float:
     """The greatest relative difference of two constants of the same expression; infinity where
     it is not the same.
     """
-    if len(found.terms) != len(wanted.terms) or not all(
-        math.isfinite(each) for _, each in found.terms
+    if len(polynomial.terms) != len(wanted.terms) or not all(
+        math.isfinite(coefficient) for _, coefficient in polynomial.terms
     ):
         return math.inf
     # Atoms whose constants differ are different keys: the terms are matched by what they are made
     # of.
     best = math.inf
     # Of all ways to match terms of the same make the nearest counts.
-    for order in _orders(found, wanted):
+    for order in _orders(polynomial, wanted):
         worst = 0.0
-        for (one, a), (two, b) in zip(order, wanted.terms, strict=True):
-            worst = max(worst, _apart(one, two), abs(a / b - 1))
+        for (one, first), (two, second) in zip(order, wanted.terms, strict=True):
+            worst = max(worst, _apart(one, two), abs(first / second - 1))
         best = min(best, worst)
     return best
 
 
-def _orders(found: Polynomial, wanted: Polynomial) -> list[tuple[tuple[Monomial, float], ...]]:
-    if len(found.terms) > 5:
+def _orders(polynomial: Polynomial, wanted: Polynomial) -> list[tuple[tuple[Monomial, float], ...]]:
+    if len(polynomial.terms) > 5:
         return []
-    shapes = [_shape(each) for each, _ in wanted.terms]
+    shapes = [_shape(monomial) for monomial, _ in wanted.terms]
     return [
         order
-        for order in permutations(found.terms)
-        if [_shape(each) for each, _ in order] == shapes
+        for order in permutations(polynomial.terms)
+        if [_shape(monomial) for monomial, _ in order] == shapes
     ]
 
 
@@ -147,12 +156,12 @@ def _shape(monomial: Monomial) -> list[tuple[str, int]]:
 def _apart(one: Monomial, two: Monomial) -> float:
     worst = 0.0
     first, second = (
-        sorted(each, key=lambda pair: "" if pair[0] is None else pair[0].name)
-        for each in (one, two)
+        sorted(polynomial, key=lambda pair: "" if pair[0] is None else pair[0].name)
+        for polynomial in (one, two)
     )
-    for (a, _), (b, _) in zip(first, second, strict=True):
-        if a is not None and b is not None:
-            worst = max(worst, deviation(a.argument, b.argument))
+    for (monomial, _), (counterpart, _) in zip(first, second, strict=True):
+        if monomial is not None and counterpart is not None:
+            worst = max(worst, deviation(monomial.argument, counterpart.argument))
     return worst
 
 
@@ -166,34 +175,36 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
     """Each row that is written out somewhere, and how; each also by its own operator, for its
     hardness.
     """
-    x, half = VARIABLE, constant(0.5)
-    cubed = (x + (x * x * x).scaled(0.044715)).scaled(math.sqrt(2 / math.pi))
-    sigmoid, six = atom("sigmoid", x), atom(clamp(0, 6), x + constant(3.0))
+    variable, half = VARIABLE, constant(0.5)
+    cubed = (variable + (variable * variable * variable).scaled(0.044715)).scaled(
+        math.sqrt(2 / math.pi)
+    )
+    sigmoid, six = atom("sigmoid", variable), atom(clamp(0, 6), variable + constant(3.0))
     # exp(-x) is seen as an atom, and what is divided by as another.
-    logistic = atom("1 /", constant(1.0) + atom("exp", x.scaled(-1.0)))
+    logistic = atom("1 /", constant(1.0) + atom("exp", variable.scaled(-1.0)))
     written: dict[str, list[Polynomial]] = {
-        "gelu": [x * half * (constant(1.0) + atom("erf", x.scaled(math.sqrt(0.5))))],
-        "gelu-tanh": [x * half * (constant(1.0) + atom("tanh", cubed))],
-        "hard-sigmoid": [six.scaled(1 / 6), atom(clamp(0, 1), x.scaled(1 / 6) + half)],
+        "gelu": [variable * half * (constant(1.0) + atom("erf", variable.scaled(math.sqrt(0.5))))],
+        "gelu-tanh": [variable * half * (constant(1.0) + atom("tanh", cubed))],
+        "hard-sigmoid": [six.scaled(1 / 6), atom(clamp(0, 1), variable.scaled(1 / 6) + half)],
         "hard-swish": [
-            x * six.scaled(1 / 6),
-            x * atom("hard-sigmoid", x),
-            x * atom(clamp(0, 1), x.scaled(1 / 6) + half),
+            variable * six.scaled(1 / 6),
+            variable * atom("hard-sigmoid", variable),
+            variable * atom(clamp(0, 1), variable.scaled(1 / 6) + half),
         ],
         "mish": [
-            x * atom("tanh", atom("softplus", x)),
-            x * atom("tanh", atom("log", constant(1.0) + atom("exp", x))),
+            variable * atom("tanh", atom("softplus", variable)),
+            variable * atom("tanh", atom("log", constant(1.0) + atom("exp", variable))),
         ],
-        "quick-gelu": [x * sigmoid.of(1.702)],
-        "relu": [atom(clamp(0, math.inf), x)],
-        "relu2": [atom("relu", x) * atom("relu", x)],
-        "relu6": [atom(clamp(0, 6), x)],
+        "quick-gelu": [variable * sigmoid.of(1.702)],
+        "relu": [atom(clamp(0, math.inf), variable)],
+        "relu2": [atom("relu", variable) * atom("relu", variable)],
+        "relu6": [atom(clamp(0, 6), variable)],
         "sigmoid": [logistic],
-        "silu": [x * sigmoid, x * logistic],
-        "softplus": [atom("log", constant(1.0) + atom("exp", x))],
+        "silu": [variable * sigmoid, variable * logistic],
+        "softplus": [atom("log", constant(1.0) + atom("exp", variable))],
     }
-    rows = {each.name: each for each in known() if not each.parameters}
+    rows = {row.name: row for row in known() if not row.parameters}
     listed = [
         (rows[name], form) for name, forms in written.items() if name in rows for form in forms
     ]
-    return tuple(listed + [(row, atom(row.name, x)) for row in rows.values()])
+    return tuple(listed + [(row, atom(row.name, variable)) for row in rows.values()])

@@ -55,12 +55,16 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
     graph = _without_infinity(read_onnx(Path(path), example, output=output))
     nodes = tuple(replace(node, name=_identifier(node.name)) for node in graph.nodes)
     module = written(replace(graph, nodes=nodes), example)
-    for name, each in list(module.named_buffers(recurse=False)):
+    for name, buffer in list(module.named_buffers(recurse=False)):
         # A single number is a constant of a formula, and a mask has entries, often finite, that no
         # training may move.
-        if each.is_floating_point() and each.numel() > 1 and bool((each.abs() < _MASKED).all()):
+        if (
+            buffer.is_floating_point()
+            and buffer.numel() > 1
+            and bool((buffer.abs() < _MASKED).all())
+        ):
             delattr(module, name)
-            module.register_parameter(name, nn.Parameter(each.clone()))
+            module.register_parameter(name, nn.Parameter(buffer.clone()))
     # a transposed view would be rounded otherwise than the same weight loaded anew
     for weight in module.parameters():
         weight.data = weight.data.contiguous()
@@ -99,13 +103,15 @@ def _reaches(operation: Operation, widths: tuple[tuple[int, int], ...]) -> bool:
         return False
     outer, inner = widths[: -len(operation.kernel)], widths[-len(operation.kernel) :]
     return not any(map(any, outer)) and all(
-        max(each) < k for each, k in zip(inner, operation.kernel, strict=True)
+        max(widths) < extent for widths, extent in zip(inner, operation.kernel, strict=True)
     )
 
 
 def _identifier(name: str) -> str:
-    made = re.sub(r"\W+", "_", name).strip("_")
+    identifier = re.sub(r"\W+", "_", name).strip("_")
     taken = (
-        keyword.iskeyword(made) or hasattr(fx.GraphModule, made) or made in ("graph", "training")
+        keyword.iskeyword(identifier)
+        or hasattr(fx.GraphModule, identifier)
+        or identifier in ("graph", "training")
     )
-    return f"node_{made}" if taken or not made.isidentifier() else made
+    return f"node_{identifier}" if taken or not identifier.isidentifier() else identifier

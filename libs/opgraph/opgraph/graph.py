@@ -60,22 +60,22 @@ class Graph:
         """Each value in turn, computed plainly in `dtype`; differentiable. A value no longer
         needed is let go.
         """
-        given = [leaf.to(dtype) if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
+        tensors = [leaf.to(dtype) if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
         last = {source: index for index, node in enumerate(self.nodes) for source in node.sources}
-        found: dict[int, torch.Tensor] = {}
+        values: dict[int, torch.Tensor] = {}
         for index, node in enumerate(self.nodes):
             operation = converted(node.operation, dtype)
             if isinstance(operation, Input):
-                value = given[operation.place]
-                found[index] = value if value.is_floating_point() else value.to(node.dtype)
+                value = tensors[operation.place]
+                values[index] = value if value.is_floating_point() else value.to(node.dtype)
             elif isinstance(operation, Constant):
-                found[index] = operation.value
+                values[index] = operation.value
             else:
-                found[index] = operation(*(found[source] for source in node.sources))
-            yield index, found[index]
+                values[index] = operation(*(values[source] for source in node.sources))
+            yield index, values[index]
             for source in node.sources:
                 if last[source] == index:
-                    found.pop(source, None)
+                    values.pop(source, None)
 
     def __call__(self, inputs: Inputs, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The output for a batch of inputs, computed plainly in `dtype`; differentiable."""
@@ -83,11 +83,11 @@ class Graph:
 
     def users(self) -> list[list[int]]:
         """For each value, the indices of the nodes that take it."""
-        found: list[list[int]] = [[] for _ in self.nodes]
+        users: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             for source in dict.fromkeys(node.sources):
-                found[source].append(index)
-        return found
+                users[source].append(index)
+        return users
 
     def with_changed(self, changed: dict[int, Node]) -> Graph:
         """The graph with other nodes in some places; what the output no longer depends on is left
@@ -209,11 +209,13 @@ class Builder:
         ]
         value = converted(operation, torch.float64)(*widened)
         # A whole number is the same as a real one.
-        given = widened[0]
-        same = isinstance(operation, Cast) and torch.equal(value.to(given.dtype), given)
+        operands = widened[0]
+        same = isinstance(operation, Cast) and torch.equal(value.to(operands.dtype), operands)
         # 24 bits times 24 bits are 48 of the 53 that there are.
         short = isinstance(operation, Product) and len(widened) == 2
-        short = short and all(torch.equal(each.float().to(each.dtype), each) for each in widened)
+        short = short and all(
+            torch.equal(operand.float().to(operand.dtype), operand) for operand in widened
+        )
         exact = all(constant.exact for constant in constants) and (same or short)
         return self.constant(value, exact=not value.is_floating_point() or exact, single=single)
 
@@ -227,8 +229,8 @@ class Builder:
         small = "torch._dynamo" not in sys.modules and sum(map(prod, sizes)) <= _SMALL
         device, fill = "cpu" if small else "meta", 1 if operation.elementwise else 0
         operands = [
-            torch.full(size, fill, dtype=self.nodes[each].dtype, device=device)
-            for each, size in zip(sources, sizes, strict=True)
+            torch.full(size, fill, dtype=self.nodes[source].dtype, device=device)
+            for source, size in zip(sources, sizes, strict=True)
         ]
         return converted(operation, torch.float32, device)(*operands)
 

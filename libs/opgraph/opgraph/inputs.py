@@ -23,7 +23,7 @@ def leaves(inputs: Inputs) -> list[torch.Tensor]:
 def contents(inputs: Inputs) -> Iterator[bytes]:
     """The bytes of each sample of a batch, of all its tensors."""
     for sample in zip(*(leaf.detach().numpy() for leaf in leaves(inputs)), strict=True):
-        yield b"".join(each.tobytes() for each in sample)
+        yield b"".join(array.tobytes() for array in sample)
 
 
 def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
@@ -31,12 +31,12 @@ def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> In
     if isinstance(inputs, torch.Tensor):
         return change(inputs)
     if isinstance(inputs, dict):
-        return {name: change(each) for name, each in inputs.items()}
-    return tuple(change(each) for each in inputs)
+        return {name: change(tensor) for name, tensor in inputs.items()}
+    return tuple(change(tensor) for tensor in inputs)
 
 
 def on(device: torch.device | str, inputs: Inputs) -> Inputs:
     """The batch with each of its tensors on the device; those that are there already are not
     copied.
     """
-    return mapped(inputs, lambda each: each.to(device))
+    return mapped(inputs, lambda tensor: tensor.to(device))

@@ -105,9 +105,11 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
     # shows. Layers and buffers hold float32: what was computed of constants, as rotary angles or a
     # normed weight, is rounded to it.
     held = graph.with_changed(
-        {each: _in_float32(graph.nodes[each]) for each in constants | writer.layered}
+        {constant: _in_float32(graph.nodes[constant]) for constant in constants | writer.layered}
     )
-    finer = mapped(example, lambda each: each.double() if each.is_floating_point() else each)
+    finer = mapped(
+        example, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor
+    )
     compare(held, copy.deepcopy(module).double(), finer, because=_DEFECT)
     return module
 
@@ -123,11 +125,11 @@ def _numbers(graph: Graph) -> set[int]:
     # Such a number keeps its own precision, as torch computes with a Python number.
     users = [(source, node.operation) for node in graph.nodes for source in node.sources]
     others = {
-        source for source, each in users if not isinstance(each, op.Sum | op.Product | op.Quotient)
+        source for source, user in users if not isinstance(user, op.Sum | op.Product | op.Quotient)
     }
     return {
-        at
-        for at, node in enumerate(graph.nodes)
+        index
+        for index, node in enumerate(graph.nodes)
         if isinstance(node.operation, op.Constant)
         and node.operation.exact
         and node.operation.single is None
@@ -178,7 +180,9 @@ class _Writer:
             node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant)
         )
         paths = Counter(_path(node) for node in computed)
-        inner = {path[:place] for path in paths for place, each in enumerate(path) if each == "."}
+        inner = {
+            path[:place] for path in paths for place, letter in enumerate(path) if letter == "."
+        }
         self.inner = inner
         self.alone = {
             path for path, times in paths.items() if times == 1 and path and path not in inner
@@ -191,11 +195,11 @@ class _Writer:
                 self.made[index] = self._written(index, node)
             self.made[index].meta["shape"] = node.shape
         self.written.output(self.made[self.graph.output])
-        made = fx.GraphModule(self.owned, self.written).eval()
-        made.graph.eliminate_dead_code()
-        made.delete_all_unused_submodules()
-        made.recompile()
-        return made
+        module = fx.GraphModule(self.owned, self.written).eval()
+        module.graph.eliminate_dead_code()
+        module.delete_all_unused_submodules()
+        module.recompile()
+        return module
 
     def _inputs(self) -> None:
         inputs = [
@@ -221,8 +225,8 @@ class _Writer:
             rounded = value.is_floating_point() and index not in self.numbers
             return self._constant((value.float() if rounded else value).contiguous(), index)
         # Functions, where torch has one that needs no module; then attention; all else as modules.
-        if isinstance(operation, Reshape) and sum(each < 0 for each in operation.shape) <= 1:
-            sizes = tuple(-1 if each < 0 else each for each in operation.shape)
+        if isinstance(operation, Reshape) and sum(extent < 0 for extent in operation.shape) <= 1:
+            sizes = tuple(-1 if extent < 0 else extent for extent in operation.shape)
             return self._function(node, torch.reshape, (sources[0], sizes))
         if isinstance(operation, Concat) and self._activations(node) == 1:
             return self._padded(node, operation.axis)
@@ -230,8 +234,8 @@ class _Writer:
             return self._along_batch(operation, sources)
         if isinstance(operation, op.Sum) and operation.signs == (1, 1):
             return self._function(node, operator.add, tuple(sources))
-        found = self._attention(node, self.attentions[index]) if index in self.attentions else None
-        return self._called(index, node, sources) if found is None else found
+        output = self._attention(node, self.attentions[index]) if index in self.attentions else None
+        return self._called(index, node, sources) if output is None else output
 
     def _function(
         self,
@@ -240,10 +244,10 @@ class _Writer:
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
     ) -> fx.Node:
-        name = "_".join(each for each in (_path(node).replace(".", "_"), target.__name__) if each)
-        made = self.written.create_node("call_function", target, args, kwargs, name=name)
-        made.meta["path"] = self._place(node, made.name)
-        return made
+        name = "_".join(part for part in (_path(node).replace(".", "_"), target.__name__) if part)
+        call = self.written.create_node("call_function", target, args, kwargs, name=name)
+        call.meta["path"] = self._place(node, call.name)
+        return call
 
     def _place(self, node: Node, name: str) -> str:
         """The path of the layer that computes it; its name where it is a function in a network's
@@ -286,7 +290,7 @@ class _Writer:
     def _padded(self, node: Node, axis: int) -> fx.Node:
         """Constants beside a value: zeros, and the constants added, whose size needs no batch."""
         parts = [self._repeated(source) for source in node.sources]
-        (place,) = (number for number, each in enumerate(parts) if each is None)
+        (place,) = (number for number, part in enumerate(parts) if part is None)
         shape = self.graph.nodes[node.sources[place]].shape
         # Pad the value with zeros to the size of all parts, and add the constants with zeros in its
         # place.
@@ -297,15 +301,15 @@ class _Writer:
             for dim in range(len(shape))
         )
         name = self._named(node, "pad", Applied(Pad(widths)))
-        made = self.written.call_module(name, (self.made[node.sources[place]],))
-        made.meta["shape"] = node.shape
+        padded = self.written.call_module(name, (self.made[node.sources[place]],))
+        padded.meta["shape"] = node.shape
         beside = torch.cat([zeros if part is None else part.float() for part in parts], axis)
         others = (source for source in node.sources if source != node.sources[place])
-        return self._function(node, operator.add, (made, self._constant(beside, *others)))
+        return self._function(node, operator.add, (padded, self._constant(beside, *others)))
 
     def _constant(self, value: torch.Tensor, *made_of: int) -> fx.Node:
         name = self._own("constant", value)
-        expanded = (self.graph.nodes[each] for each in made_of)
+        expanded = (self.graph.nodes[source] for source in made_of)
         self.constants[name] = {
             node.sources[0] if isinstance(node.operation, Expand) else index
             for node, index in zip(expanded, made_of, strict=True)
@@ -319,39 +323,41 @@ class _Writer:
 
         if isinstance(operation, Positions):
             return self.written.call_function(torch.arange, (size(operation.times),))
-        sizes = [size(-each) if each < 0 else each for each in operation.shape]
+        sizes = [size(-extent) if extent < 0 else extent for extent in operation.shape]
         return self.written.call_method("expand", (sources[0], *sizes))
 
-    def _attention(self, node: Node, found: Attention) -> fx.Node | None:
+    def _attention(self, node: Node, attention: Attention) -> fx.Node | None:
         """One call of torch's; None where that computes something else."""
         # 1. torch's attention takes a softmax over the last axis, of operands with as many axes.
         nodes = self.graph.nodes
-        shares = nodes[found.shares]
+        shares = nodes[attention.shares]
         last = nodes[shares.sources[0]]
-        ranks = {len(nodes[each].shape) for each in (found.query, found.keys, found.values)}
+        ranks = {
+            len(nodes[index].shape) for index in (attention.query, attention.keys, attention.values)
+        }
         plain = isinstance(shares.operation, op.Softmax) and len(ranks) == 1 and min(ranks) >= 3
         mask: fx.Node | None = None
         causal = False
         # 2. Its mask, if any, must be one that is added or chooses by -inf; a lower triangle is
         # `is_causal`.
-        if found.masks:
+        if attention.masks:
             # Of a row in which nothing counts torch makes zeros.
             safe = isinstance(shares.operation, op.Softmax) and shares.operation.safe
-            if not (plain and safe and _masks(self.graph, last, found.masks)):
+            if not (plain and safe and _masks(self.graph, last, attention.masks)):
                 return None
-            causal = _is_causal(nodes[found.masks[0]])
-            mask = None if causal else self.made[found.masks[0]]
+            causal = _is_causal(nodes[attention.masks[0]])
+            mask = None if causal else self.made[attention.masks[0]]
         if not plain:
             return None
-        given = (self.made[found.query], self._keys(found), self.made[found.values])
-        more = {"attn_mask": mask, "is_causal": causal, "scale": found.scale}
-        return self._function(node, functional.scaled_dot_product_attention, given, more)
+        operands = (self.made[attention.query], self._keys(attention), self.made[attention.values])
+        more = {"attn_mask": mask, "is_causal": causal, "scale": attention.scale}
+        return self._function(node, functional.scaled_dot_product_attention, operands, more)
 
-    def _keys(self, found: Attention) -> fx.Node:
+    def _keys(self, attention: Attention) -> fx.Node:
         """The keys as torch's attention takes them: (..., positions, features)."""
-        node = self.graph.nodes[found.keys]
+        node = self.graph.nodes[attention.keys]
         order = [*range(len(node.shape))]
-        source = found.keys
+        source = attention.keys
         if isinstance(node.operation, Transpose):
             (source,), order = node.sources, list(node.operation.order)
         # The graph multiplies by transposed keys: undo that by exchanging the last two axes.
@@ -372,9 +378,9 @@ class _Writer:
         name = name.replace("-", "_")
         tried = (f"{name}_{number}" if number else name for number in count())
         free = next(
-            each
-            for each in tried
-            if each not in self.owned | dict.fromkeys(self.inner | self.alone)
+            candidate
+            for candidate in tried
+            if candidate not in self.owned | dict.fromkeys(self.inner | self.alone)
         )
         self.owned[free] = value
         return free
@@ -396,50 +402,54 @@ def _path(node: Node) -> str:
 
 
 def _layers(node: Node) -> list[Placed]:
-    operation, made = node.operation, list[Placed]()
+    operation, layers = node.operation, list[Placed]()
     match operation:
         case op.Whole():
-            made = [("whole", operation.module)]
+            layers = [("whole", operation.module)]
         case op.LayerNorm():
-            made = _layer_norm(operation, node.shape)
+            layers = _layer_norm(operation, node.shape)
         case op.Clamp() if operation.low < operation.high:
-            made = [("clamp", nn.Hardtanh(operation.low, operation.high))]
+            layers = [("clamp", nn.Hardtanh(operation.low, operation.high))]
         case op.AveragePool() if operation.divisor is not None and len(operation.kernel) == 2:
-            made = [("pool", nn.AvgPool2d(*vars(operation).values()))]
+            layers = [("pool", nn.AvgPool2d(*vars(operation).values()))]
         case op.Pointwise():
-            made = _activation(node, operation)
+            layers = _activation(node, operation)
         case _:
             with suppress(Unsupported):  # of a shape that no layer has
-                made = torch_layers(node)
-    return made
+                layers = torch_layers(node)
+    return layers
 
 
-def _activation(node: Node, made: op.Pointwise) -> list[Placed]:
-    row = made.traits
+def _activation(node: Node, operation: op.Pointwise) -> list[Placed]:
+    row = operation.traits
     # Rows of other parameters than their own `make` has.
     sloped = {"elu": nn.ELU(row.relu_distance), "leaky-relu": nn.LeakyReLU(row.limits[0])}.get(
         row.name
     )
-    if sloped is not None and made.hardness is None and row.of(sloped) == row:
+    if sloped is not None and operation.hardness is None and row.of(sloped) == row:
         return [(row.name, sloped)]
     # What it deviates by the caller has refused, or it is less than float32 rounds.
-    return torch_layers(replace(node, operation=replace(made, deviation=0.0)))
+    return torch_layers(replace(node, operation=replace(operation, deviation=0.0)))
 
 
-def _layer_norm(made: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
+def _layer_norm(operation: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
     # torch's LayerNorm is over the last axes, with parameters of exactly their sizes.
-    sizes = shape[made.axes[0] :]
-    parameters = [each for each in (made.weight, made.bias) if each is not None]
-    if made.axes[-1] != len(shape) - 1 or len(sizes) != len(made.axes) or min(sizes) < 1:
+    sizes = shape[operation.axes[0] :]
+    parameters = [
+        parameter for parameter in (operation.weight, operation.bias) if parameter is not None
+    ]
+    if operation.axes[-1] != len(shape) - 1 or len(sizes) != len(operation.axes) or min(sizes) < 1:
         return []
     if any(tuple(parameter.shape) != sizes for parameter in parameters):
         return []
-    norm = nn.LayerNorm(sizes, made.eps, elementwise_affine=bool(parameters))
+    norm = nn.LayerNorm(sizes, operation.eps, elementwise_affine=bool(parameters))
     if parameters:
         norm.weight = nn.Parameter(
-            torch.ones(sizes) if made.weight is None else made.weight.detach()
+            torch.ones(sizes) if operation.weight is None else operation.weight.detach()
         )
-        norm.bias = nn.Parameter(torch.zeros(sizes) if made.bias is None else made.bias.detach())
+        norm.bias = nn.Parameter(
+            torch.zeros(sizes) if operation.bias is None else operation.bias.detach()
+        )
     return [("norm", norm)]
 
 

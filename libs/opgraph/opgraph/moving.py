@@ -31,13 +31,13 @@ class Reshape(Moving):
 
     def __call__(self, *operands: Tensor) -> Tensor:
         """See `Operation`. The batch is what the number of entries leaves."""
-        known = [each for each in self.shape if each >= 0]
-        times = [-each for each in self.shape if each < 0]
+        known = [extent for extent in self.shape if extent >= 0]
+        times = [-extent for extent in self.shape if extent < 0]
         if not times:
             return operands[0].reshape(self.shape)
         batch = operands[0].numel()
-        for each in (*known, *times):
-            batch //= max(each, 1)
+        for number in (*known, *times):
+            batch //= max(number, 1)
         return operands[0].reshape(at(self.shape, batch))
 
 
@@ -60,7 +60,7 @@ class Expand(Moving):
     shape: Shape
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        if all(each >= 0 for each in self.shape):
+        if all(extent >= 0 for extent in self.shape):
             return operands[0].expand(self.shape)
         # a symbol, as it is exported
         return operands[0].expand(at(self.shape, operands[-1].shape[0]))
@@ -107,7 +107,7 @@ class Pad(Moving):
     value: float = 0.0
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        flat = [each for pair in reversed(self.widths) for each in pair]
+        flat = [width for pair in reversed(self.widths) for width in pair]
         return functional.pad(operands[0], flat, value=self.value)
 
 
@@ -120,13 +120,13 @@ class Edges(Moving):
     widths: tuple[tuple[int, int], ...]
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        x = operands[0]
+        tensor = operands[0]
         for axis, (before, behind) in enumerate(self.widths):
             if before or behind:
-                size, outer = x.shape[axis], (slice(None),) * axis
-                first, last = x[(*outer, slice(0, 1))], x[(*outer, slice(size - 1, size))]
-                x = torch.cat([first] * before + [x] + [last] * behind, axis)
-        return x
+                size, outer = tensor.shape[axis], (slice(None),) * axis
+                first, last = tensor[(*outer, slice(0, 1))], tensor[(*outer, slice(size - 1, size))]
+                tensor = torch.cat([first] * before + [tensor] + [last] * behind, axis)
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Gather(Moving):
 
     def __call__(self, *operands: Tensor) -> Tensor:
         index: list[slice | Tensor] = [slice(None)] * operands[0].ndim
-        for axis, each in zip(self.axes, operands[1:], strict=True):
-            index[axis] = each
+        for axis, operand in zip(self.axes, operands[1:], strict=True):
+            index[axis] = operand
         return operands[0][tuple(index)]
 
 

@@ -62,7 +62,7 @@ class NodeByNode:
         # All tensors of the file become outputs, so that one run gives them all.
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
-        present = {each.name for each in model.graph.output}
+        present = {output.name for output in model.graph.output}
         whole.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in self._names if name not in present
         )
@@ -76,12 +76,12 @@ class NodeByNode:
         """Raise Unsupported where a value at the point, the file's input as float32, is not ONNX
         Runtime's.
         """
-        given = point.reshape(at(self._graph.nodes[0].shape, 1))
+        shaped = point.reshape(at(self._graph.nodes[0].shape, 1))
         # the output is an input, and ONNX Runtime takes no names for all of them
         if not self._names:
             return
         try:
-            arrays = self._session.run(self._names, {self._graph.inputs[0]: given.numpy()})
+            arrays = self._session.run(self._names, {self._graph.inputs[0]: shaped.numpy()})
         except Exception as error:
             raise Unsupported(f"{self._where}: ONNX Runtime does not run it: {error}") from None
         theirs = dict(zip(self._names, arrays, strict=True))
@@ -90,22 +90,22 @@ class NodeByNode:
         last = {
             source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
         }
-        found: dict[int, _Value] = {}
+        values: dict[int, _Value] = {}
         for index, node in enumerate(self._graph.nodes):
             with guarded(f"{self._where}: node {node.name!r}"):
-                found[index] = self._value(node, found, given)
+                values[index] = self._value(node, values, shaped)
                 if node.tensor in theirs:
-                    operands = [found[source] for source in node.sources]
-                    found[index] = self._compared(
-                        node, operands, found[index], np.asarray(theirs[node.tensor])
+                    operands = [values[source] for source in node.sources]
+                    values[index] = self._compared(
+                        node, operands, values[index], np.asarray(theirs[node.tensor])
                     )
             for source in node.sources:
                 if last[source] == index:
-                    found.pop(source, None)
+                    values.pop(source, None)
 
-    def _value(self, node: Node, found: dict[int, _Value], given: Tensor) -> _Value:
+    def _value(self, node: Node, values: dict[int, _Value], point: Tensor) -> _Value:
         if isinstance(node.operation, op.Input):
-            return _shaken(given, node.dtype)
+            return _shaken(point, node.dtype)
         if isinstance(node.operation, op.Constant):
             value, single = node.operation.value, node.operation.in_float32
             value = value.double() if value.is_floating_point() else value
@@ -115,7 +115,7 @@ class NodeByNode:
         # Three ways to compute it: exactly (float64), in float32, and in float64 with operands
         # moved by a few of their last places. How far apart they are tells how far another order of
         # rounding may be.
-        operands = [found[source] for source in node.sources]
+        operands = [values[source] for source in node.sources]
         double = op.converted(node.operation, torch.float64)
         exact = double(*(operand.exact for operand in operands))
         single = op.converted(node.operation, torch.float32)(
@@ -212,11 +212,11 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
     is computed of.
     """
     # 1. Integers and products: relative to the result itself.
-    own = (
+    magnitude = (
         exact.abs() if exact.is_floating_point() else torch.zeros(exact.shape, dtype=torch.float64)
     )
     if not exact.is_floating_point() or isinstance(operation, op.Product | op.Quotient | op.Power):
-        return own
+        return magnitude
     if operation.moves or isinstance(operation, op.Where):
         # Indices and conditions say where, and are no sizes.
         return operation(
@@ -243,6 +243,6 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
     # entries otherwise, to the greatest entry.
     if operation.elementwise:
         for size in sizes:
-            own = torch.maximum(own, size.expand(own.shape))
-        return own
-    return own.amax().expand(own.shape) if own.numel() else own
+            magnitude = torch.maximum(magnitude, size.expand(magnitude.shape))
+        return magnitude
+    return magnitude.amax().expand(magnitude.shape) if magnitude.numel() else magnitude

@@ -54,7 +54,7 @@ class _Reader:
         refuse_outside(model, "the file")
         self.model = model
         self.builder = Builder()
-        opsets = {each.version for each in model.opset_import if each.domain in ("", "ai.onnx")}
+        opsets = {opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")}
         if len(opsets) > 1:
             several = ", ".join(map(str, sorted(opsets)))
             raise Unsupported(
@@ -65,17 +65,17 @@ class _Reader:
         # ONNX writes an operand that is left out.
         self.found: dict[str, Value | Known | None] = {"": None}
         # Older files list their weights among the inputs.
-        held = {each.name for each in model.graph.initializer}
-        inputs = [each for each in model.graph.input if each.name not in held]
-        for each in inputs:
-            self._input(each)
+        held = {tensor.name for tensor in model.graph.initializer}
+        inputs = [value_info for value_info in model.graph.input if value_info.name not in held]
+        for value_info in inputs:
+            self._input(value_info)
         for constant in model.graph.initializer:
             self.builder.name = constant.name
             with guarded(f"constant {constant.name!r}"):
                 self.found[constant.name] = self._held(numpy_helper.to_array(constant))
 
     def graph(self, output: str | None, check: Callable[[], None]) -> Graph:
-        names = [each.name for each in self.model.graph.output]
+        names = [output.name for output in self.model.graph.output]
         if output is None and len(names) != 1:
             raise Unsupported(f"the file has {len(names)} outputs, {names}: choose one")
         for position, node in enumerate(self.model.graph.node):
@@ -84,29 +84,29 @@ class _Reader:
             where = f"node {self.builder.name!r} ({node.op_type})"
             with guarded(where):
                 self._read(node, where)
-        found = self.found[names[0] if output is None else output]
-        if not isinstance(found, Value):
+        value = self.found[names[0] if output is None else output]
+        if not isinstance(value, Value):
             raise Unsupported(f"the output {output or names[0]!r} does not depend on the input")
-        return self.builder.graph(found)
+        return self.builder.graph(value)
 
-    def _input(self, given: onnx.ValueInfoProto) -> None:
-        kind = given.type.tensor_type
+    def _input(self, value_info: onnx.ValueInfoProto) -> None:
+        kind = value_info.type.tensor_type
         if kind.elem_type not in _TYPES:
             raise Unsupported(
-                f"input {given.name!r} is of the type {kind.elem_type} of ONNX: make it float32 or"
-                " int64"
+                f"input {value_info.name!r} is of the type {kind.elem_type} of ONNX: make it"
+                " float32 or int64"
             )
         # Only the first dimension may be free: it is the batch.
         sizes: list[int] = []
-        for place, each in enumerate(kind.shape.dim):
-            if not each.HasField("dim_value") and place:
+        for place, dimension in enumerate(kind.shape.dim):
+            if not dimension.HasField("dim_value") and place:
                 raise Unsupported(
-                    f"dimension {place} of input {given.name!r} is not fixed: export it with a"
+                    f"dimension {place} of input {value_info.name!r} is not fixed: export it with a"
                     " fixed size"
                 )
-            sizes.append(each.dim_value if each.HasField("dim_value") else -1)
-        self.found[given.name] = Value(
-            self.builder.input(given.name, tuple(sizes), _TYPES[kind.elem_type])
+            sizes.append(dimension.dim_value if dimension.HasField("dim_value") else -1)
+        self.found[value_info.name] = Value(
+            self.builder.input(value_info.name, tuple(sizes), _TYPES[kind.elem_type])
         )
 
     def _held(self, array: Array) -> Value | Known:
@@ -118,11 +118,14 @@ class _Reader:
     def _read(self, node: onnx.NodeProto, where: str) -> None:
         if node.domain not in ("", "ai.onnx"):
             raise Unsupported(f"operators of domain {node.domain!r} are not read")
-        missing = [each for each in node.input if each not in self.found]
+        missing = [name for name in node.input if name not in self.found]
         if missing:
             raise Unsupported(f"its input {missing[0]!r} is no output of a node before it")
-        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        inputs = [self.found[each] for each in node.input]
+        attributes = {
+            attribute.name: onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+        }
+        inputs = [self.found[name] for name in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         call = OnnxCall(
@@ -143,16 +146,18 @@ class _Reader:
         # reference.
         if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):
             return [_sizes(node.op_type, self.builder.nodes[inputs[0]].shape, call)]
-        if all(isinstance(each, Known) or each is None for each in inputs):
+        if all(isinstance(operand, Known) or operand is None for operand in inputs):
             return [
-                self._held(each.first) if each.fixed and each.first.dtype.kind == "f" else each
-                for each in _evaluated(node, inputs, list(self.model.opset_import))
+                self._held(result.first)
+                if result.fixed and result.first.dtype.kind == "f"
+                else result
+                for result in _evaluated(node, inputs, list(self.model.opset_import))
             ]
         # 2. What depends on the input becomes nodes of the graph.
         if node.op_type not in _READERS:
             call.refuse("no reader for this operator")
-        made = _READERS[node.op_type](call, *inputs)
-        return list(made) if isinstance(made, tuple) else [made]
+        results = _READERS[node.op_type](call, *inputs)
+        return list(results) if isinstance(results, tuple) else [results]
 
 
 def _sizes(kind: str, shape: Shape, call: OnnxCall) -> Known:
@@ -165,14 +170,16 @@ def _sizes(kind: str, shape: Shape, call: OnnxCall) -> Known:
 
 def _evaluated(node: onnx.NodeProto, inputs: list[Known | None], opsets: list[Any]) -> list[Known]:
     """The results of a node whose inputs are all known, by ONNX's own reference."""
-    names = [onnx.ValueInfoProto(name=each) for each in node.input if each]
+    names = [onnx.ValueInfoProto(name=name) for name in node.input if name]
     graph = onnx.helper.make_graph(
-        [node], "known", names, [onnx.ValueInfoProto(name=each) for each in node.output]
+        [node], "known", names, [onnx.ValueInfoProto(name=name) for name in node.output]
     )
     evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-    given = [
-        (name, each) for name, each in zip(node.input, inputs, strict=False) if each is not None
+    known = [
+        (name, operand)
+        for name, operand in zip(node.input, inputs, strict=False)
+        if operand is not None
     ]
-    first = evaluator.run(None, {name: each.first for name, each in given})
-    second = evaluator.run(None, {name: each.second for name, each in given})
+    first = evaluator.run(None, {name: operand.first for name, operand in known})
+    second = evaluator.run(None, {name: operand.second for name, operand in known})
     return [Known(np.asarray(one), np.asarray(two)) for one, two in zip(first, second, strict=True)]

@@ -77,11 +77,11 @@ class OnnxNetwork(nn.Module):
             raise OwnError(f"{self.path}: has no output {output!r}; it has {_listed(names)}")
         self.output = names[0] if output is None else output
         # Sequences, maps and texts are no batch of numbers.
-        for each in self._session.get_inputs():
-            if each.type not in _TYPES:
+        for value_info in self._session.get_inputs():
+            if value_info.type not in _TYPES:
                 raise OwnError(
-                    f"{path}: the input {each.name!r} is of {each.type}; inputs must be tensors of"
-                    " numbers"
+                    f"{path}: the input {value_info.name!r} is of {value_info.type}; inputs must be"
+                    " tensors of numbers"
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,16 +101,16 @@ class OnnxNetwork(nn.Module):
     def batch(self) -> int | None:
         """The size of a batch where the file fixes it."""
         fixed = {
-            each.shape[0]
-            for each in self.session.get_inputs()
-            if each.shape and isinstance(each.shape[0], int)
+            value_info.shape[0]
+            for value_info in self.session.get_inputs()
+            if value_info.shape and isinstance(value_info.shape[0], int)
         }
         return min(fixed, default=None)
 
     def model(self) -> onnx.ModelProto:
         """What the file says, with all its weights, of its chosen output alone."""
         model = load_model(self.path)
-        chosen = [each for each in model.graph.output if each.name == self.output]
+        chosen = [output for output in model.graph.output if output.name == self.output]
         del model.graph.output[:]
         model.graph.output.extend(chosen)
         return model
@@ -121,17 +121,19 @@ class OnnxNetwork(nn.Module):
         Raises:
             OwnError: the inputs' names, number or shapes are not the file's.
         """
-        given = self.named(inputs)
-        samples = len(next(iter(given.values())))
+        tensors = self.named(inputs)
+        samples = len(next(iter(tensors.values())))
         size = self.batch or samples
         if size == samples:
-            return torch.from_numpy(self._run(given))
+            return torch.from_numpy(self._run(tensors))
         pieces = []
         for start in range(0, samples, size):
             # The last piece is filled up with its last sample.
             places = np.minimum(np.arange(start, start + size), samples - 1)
             pieces.append(
-                self._run({name: each[places] for name, each in given.items()})[: samples - start]
+                self._run({name: tensor[places] for name, tensor in tensors.items()})[
+                    : samples - start
+                ]
             )
         return torch.from_numpy(np.concatenate(pieces))
 
@@ -139,7 +141,7 @@ class OnnxNetwork(nn.Module):
         """The batch by the file's names, in its types. Errors as for `forward`."""
         # 1. Inputs that have no names of their own take the file's, in its order.
         wanted = self.session.get_inputs()
-        names = [each.name for each in wanted]
+        names = [value_info.name for value_info in wanted]
         if not isinstance(inputs, dict):
             several = inputs if isinstance(inputs, tuple) else (inputs,)
             if len(several) != len(names):
@@ -154,42 +156,45 @@ class OnnxNetwork(nn.Module):
                 f"name them so; {_listed(missing)} is missing"
             )
         # 2. Each in the shape and type that the file declares.
-        for each in wanted:
-            self._check_shape(each, inputs[each.name])
-        return {each.name: self._in_type(each, inputs[each.name]).numpy() for each in wanted}
+        for argument in wanted:
+            self._check_shape(argument, inputs[argument.name])
+        return {
+            value_info.name: self._in_type(value_info, inputs[value_info.name]).numpy()
+            for value_info in wanted
+        }
 
-    def _in_type(self, wanted: Any, given: torch.Tensor) -> torch.Tensor:
+    def _in_type(self, wanted: Any, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the type of an input; one that has no such numbers is refused."""
-        given = given.detach().cpu()
-        made = given.to(_TYPES[wanted.type])
-        if made.dtype.is_floating_point:
-            lost = given.isfinite() & ~made.isfinite()
+        tensor = tensor.detach().cpu()
+        converted = tensor.to(_TYPES[wanted.type])
+        if converted.dtype.is_floating_point:
+            lost = tensor.isfinite() & ~converted.isfinite()
         else:
-            lost = made.to(given.dtype) != given
+            lost = converted.to(tensor.dtype) != tensor
         if bool(lost.any()):
             raise OwnError(
                 f"{self.path}: the input {wanted.name!r} is of {wanted.type}, which does not hold"
-                f" {given[lost][0].item():.6g} of the data: give data in that type, or a file that"
+                f" {tensor[lost][0].item():.6g} of the data: give data in that type, or a file that"
                 " takes float32"
             )
-        return made
+        return converted
 
-    def _check_shape(self, wanted: Any, given: torch.Tensor) -> None:
+    def _check_shape(self, wanted: Any, tensor: torch.Tensor) -> None:
         """The dimensions behind the batch, where the file fixes them."""
-        found, fixed = tuple(given.shape[1:]), tuple(wanted.shape[1:])
-        fits = len(found) == len(fixed) and all(
+        sizes, fixed = tuple(tensor.shape[1:]), tuple(wanted.shape[1:])
+        fits = len(sizes) == len(fixed) and all(
             not isinstance(one, int) or one == other
-            for one, other in zip(fixed, found, strict=True)
+            for one, other in zip(fixed, sizes, strict=True)
         )
         if not fits:
             raise OwnError(
                 f"{self.path}: the input {wanted.name!r} takes samples of shape {list(fixed)}, but"
-                f" the data give {list(found)}: reshape the data"
+                f" the data give {list(sizes)}: reshape the data"
             )
 
-    def _run(self, given: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = self.session.run([self.output], given)[0]
-        return found
+    def _run(self, feed: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        output: np.ndarray[Any, Any] = self.session.run([self.output], feed)[0]
+        return output
 
 
 def open_onnx(
@@ -218,9 +223,9 @@ def open_onnx(
             lambda: source,
             functools.partial(_unshared, path),
         )
-        for made in ways:
+        for session_of in ways:
             try:
-                return _session(made(), threads, also, exact=True)
+                return _session(session_of(), threads, also, exact=True)
             except Exception:  # of the option or of the file: the session without the option tells
                 continue
     # 2. Without the option, and with a warning where that matters.
@@ -280,9 +285,9 @@ def _unshared(path: Path | bytes) -> bytes:
     """
     model = onnx.load_from_string(path) if isinstance(path, bytes) else load_model(path)
     constants = {
-        each.name: each
-        for each in model.graph.initializer
-        if each.data_type == onnx.TensorProto.INT8
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8
     }
     for index, node in enumerate(model.graph.node):
         for place, name in enumerate(node.input):
@@ -318,7 +323,7 @@ def saturates(description: str | None = None) -> bool:
     return flags is not None and not _VNNI & set(flags)
 
 
-def copy_onnx(path: Path, to: Path) -> None:
+def copy_onnx(path: Path, target: Path) -> None:
     """Copy an ONNX file; weights that lie in other files beside it go into the copy.
 
     Raises:
@@ -326,9 +331,9 @@ def copy_onnx(path: Path, to: Path) -> None:
     """
     if weight_files(parsed(path), path):
         _opened(path)
-        onnx.save(load_model(path), str(to))
+        onnx.save(load_model(path), str(target))
     else:
-        shutil.copyfile(path, to)
+        shutil.copyfile(path, target)
 
 
 def _opened(path: Path) -> onnxruntime.InferenceSession:
@@ -340,12 +345,12 @@ def _checked(path: Path) -> onnxruntime.InferenceSession:
     # 1. What can be told without ONNX Runtime: weights that are missing, and foreign operators.
     model = parsed(path)
     weight_files(model, path)
-    domains = {each.domain for each in model.opset_import}
+    domains = {opset.domain for opset in model.opset_import}
     foreign = sorted(
         {
-            f"{each.domain}.{each.op_type}"
-            for each in model.graph.node
-            if each.domain not in _DOMAINS
+            f"{node.domain}.{node.op_type}"
+            for node in model.graph.node
+            if node.domain not in _DOMAINS
         }
         - {f"{function.domain}.{function.name}" for function in model.functions}
     )
@@ -355,7 +360,14 @@ def _checked(path: Path) -> onnxruntime.InferenceSession:
             " without custom operators (its domains are"
             f" {_listed(sorted(domain or 'ai.onnx' for domain in domains))})"
         )
-    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    opset = next(
+        (
+            opset_import.version
+            for opset_import in model.opset_import
+            if opset_import.domain in ("", "ai.onnx")
+        ),
+        0,
+    )
     # 2. ONNX Runtime has the last word.
     try:
         return open_onnx(path)

@@ -198,13 +198,13 @@ class Convolution(Operation):
     extra: tuple[int, ...] = ()
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        dims, given = (
+        dims, axes = (
             len(self.stride),
             (operands[0], self.weight, self.bias, self.stride, self.padding),
         )
         if self.transposed:
-            return _TRANSPOSED[dims](*given, self.extra or (0,) * dims, self.groups, self.dilation)
-        return _CONVOLUTIONS[dims](*given, self.dilation, self.groups)
+            return _TRANSPOSED[dims](*axes, self.extra or (0,) * dims, self.groups, self.dilation)
+        return _CONVOLUTIONS[dims](*axes, self.dilation, self.groups)
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class Sum(Operation):
 
     def __call__(self, *operands: Tensor) -> Tensor:
         total = operands[0] if self.signs[0] > 0 else -operands[0]
-        for sign, each in zip(self.signs[1:], operands[1:], strict=True):
-            total = total + each if sign > 0 else total - each
+        for sign, operand in zip(self.signs[1:], operands[1:], strict=True):
+            total = total + operand if sign > 0 else total - operand
         return total
 
 

@@ -20,28 +20,28 @@ Reader = Callable[..., Any]
 
 def row_of(module: nn.Module) -> Activation | None:
     """The registered row that torch's own module computes."""
-    found = next((each for each in known() if each.matches(module)), None)
-    return None if found is None else found.of(module)
+    row = next((candidate for candidate in known() if candidate.matches(module)), None)
+    return None if row is None else row.of(module)
 
 
-def activation(c: Call, x: Any, module: nn.Module) -> Value:
+def activation(call: Call, operand: Any, module: nn.Module) -> Value:
     """The activation that `module` is of, by its row."""
     traits = row_of(module)
     if traits is None:
-        c.refuse(
+        call.refuse(
             f"there is no row of traits for {module}: register one, or choose a known activation"
         )
-    return c.add(op.Pointwise(traits), c.as_kind(x, torch.float32))
+    return call.add(op.Pointwise(traits), call.as_kind(operand, torch.float32))
 
 
 def acts(make: Callable[..., nn.Module]) -> Reader:
     """An activation as the module that `make` makes of the other arguments."""
-    return lambda c, x, *args, **kwargs: activation(c, x, make(*args, **kwargs))
+    return lambda call, operand, *args, **kwargs: activation(call, operand, make(*args, **kwargs))
 
 
 def function(name: str, kind: torch.dtype = torch.float32) -> Reader:
     """One of `FUNCTIONS`, of operands of a kind."""
-    return lambda c, x: c.add(op.Function(name), c.as_kind(x, kind))
+    return lambda call, operand: call.add(op.Function(name), call.as_kind(operand, kind))
 
 
 def pair(name: str, kind: torch.dtype | None = None) -> Reader:
@@ -49,66 +49,73 @@ def pair(name: str, kind: torch.dtype | None = None) -> Reader:
     which holds all.
     """
 
-    def read(c: Call, first: Any, *more: Any) -> Value:
-        total = c.value(first)
-        for each in more:
-            given = (
-                c.alike(total, each)
+    def read(call: Call, first: Any, *more: Any) -> Value:
+        total = call.value(first)
+        for source in more:
+            operands = (
+                call.alike(total, source)
                 if kind is None
-                else [c.as_kind(one, kind) for one in (total, each)]
+                else [call.as_kind(one, kind) for one in (total, source)]
             )
-            total = c.add(op.Pair(name), *given)
+            total = call.add(op.Pair(name), *operands)
         return total
 
     return read
 
 
-def product(c: Call, x: Any, y: Any) -> Value:
+def product(call: Call, operand: Any, other: Any) -> Value:
     """The operands multiplied, entry by entry."""
-    return c.add(op.Product(), *c.alike(x, y))
+    return call.add(op.Product(), *call.alike(operand, other))
 
 
-def power(c: Call, x: Any, exponent: Any) -> Value:
+def power(call: Call, operand: Any, exponent: Any) -> Value:
     """Each entry raised to a constant."""
-    return c.add(op.Power(float(c.known(exponent, "exponent"))), c.as_kind(x, torch.float32))
+    return call.add(
+        op.Power(float(call.known(exponent, "exponent"))), call.as_kind(operand, torch.float32)
+    )
 
 
-def where(c: Call, mask: Any, first: Any, second: Any) -> Value:
+def where(call: Call, mask: Any, first: Any, second: Any) -> Value:
     """The first where the mask is true, else the second."""
-    return c.add(op.Where(), mask, *c.alike(first, second))
+    return call.add(op.Where(), mask, *call.alike(first, second))
 
 
-def triangle(c: Call, x: Value, diagonal: int, *, upper: bool) -> Value:
+def triangle(call: Call, operand: Value, diagonal: int, *, upper: bool) -> Value:
     """The part of each matrix on one side of a diagonal."""
-    kept = torch.ones(c.node(x).shape[-2:], dtype=torch.bool)
-    return where(c, kept.triu(diagonal) if upper else kept.tril(diagonal), x, 0)
+    kept = torch.ones(call.node(operand).shape[-2:], dtype=torch.bool)
+    return where(call, kept.triu(diagonal) if upper else kept.tril(diagonal), operand, 0)
 
 
 def batch_norm(
-    c: Call, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
+    call: Call, operand: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Value:
     """Add a batch normalisation by constant statistics; those that depend on the input are
     refused.
     """
-    fixed = c.known(mean, "statistics"), c.known(variance, "statistics")
-    return c.add(
-        op.BatchNorm(*fixed, c.optional(weight, "statistics"), c.optional(bias, "statistics"), eps),
-        x,
+    fixed = call.known(mean, "statistics"), call.known(variance, "statistics")
+    return call.add(
+        op.BatchNorm(
+            *fixed, call.optional(weight, "statistics"), call.optional(bias, "statistics"), eps
+        ),
+        operand,
     )
 
 
-def layer_norm(c: Call, x: Any, first: int, weight: Any, bias: Any, eps: float) -> Value:
+def layer_norm(call: Call, operand: Any, first: int, weight: Any, bias: Any, eps: float) -> Value:
     """Over all axes from the first one on."""
-    axes = tuple(range(first, len(c.node(x).shape)))
-    return c.add(op.LayerNorm(axes, eps, c.optional(weight, "weight"), c.optional(bias, "bias")), x)
+    axes = tuple(range(first, len(call.node(operand).shape)))
+    return call.add(
+        op.LayerNorm(axes, eps, call.optional(weight, "weight"), call.optional(bias, "bias")),
+        operand,
+    )
 
 
-def grouped(c: Call, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Value:
+def grouped(call: Call, operand: Any, groups: int, weight: Any, bias: Any, eps: float) -> Value:
     """Each group of channels is normed, then scaled and shifted."""
-    shape = c.node(x).shape
-    parted = c.reshaped(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
-    normed = c.reshaped(layer_norm(c, parted, 2, None, None, eps), shape)
+    shape = call.node(operand).shape
+    parted = call.reshaped(operand, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    normed = call.reshaped(layer_norm(call, parted, 2, None, None, eps), shape)
     column = (-1, *[1] * (len(shape) - 2))
     if weight is not None:
-        normed = c.add(op.Product(), normed, c.known(weight, "weight").reshape(column))
-    return normed if bias is None else c.summed(normed, c.known(bias, "bias").reshape(column))
+        normed = call.add(op.Product(), normed, call.known(weight, "weight").reshape(column))
+    return normed if bias is None else call.summed(normed, call.known(bias, "bias").reshape(column))

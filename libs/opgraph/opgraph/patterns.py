@@ -40,10 +40,10 @@ def _norm(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     for source, root, weight in _divisions(graph, node):
         # 1. Is the root that of a mean square, or a variance, plus eps?
-        found = _spread(graph, root)
-        if found is None:
+        spread = _spread(graph, root)
+        if spread is None:
             continue
-        (of, axes, centered), eps = found
+        (normalised, axes, centered), eps = spread
         # 2. A weight that is multiplied in must lie along the normalised axes.
         scale = None if weight is None else _along(node.shape, axes, graph.nodes[weight])
         if graph.nodes[source].shape != node.shape or (weight is not None and scale is None):
@@ -51,9 +51,11 @@ def _norm(graph: Graph, index: int) -> Node | None:
         # 3. What is divided says which norm it is: a value less its mean, whose variance that is,
         # or the squared value itself.
         whole = _centered(graph, source, axes)
-        if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
+        if whole is not None and whole == (
+            normalised if centered else _centered(graph, normalised, axes)
+        ):
             return replace(node, operation=op.LayerNorm(axes, eps, scale), sources=(whole,))
-        if not centered and _alike(graph, of, source):
+        if not centered and _alike(graph, normalised, source):
             return replace(node, operation=op.RMSNorm(axes, eps, scale), sources=(source,))
     return None
 
@@ -67,12 +69,12 @@ def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
             (node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)
         ]
     # s * (1 / root), and s * (weight * (1 / root)).
-    found: list[tuple[int, int, int | None]] = []
+    divisions: list[tuple[int, int, int | None]] = []
     for source, factor in _ordered(node):
-        found += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
+        divisions += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
         for scale, weight in _ordered(graph.nodes[factor]):
-            found += [(source, root, weight) for root in _rooted(graph, scale, inverse=True)]
-    return found
+            divisions += [(source, root, weight) for root in _rooted(graph, scale, inverse=True)]
+    return divisions
 
 
 def _ordered(node: Node) -> list[tuple[int, int]]:
@@ -104,18 +106,18 @@ def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool]
     # Either operand of the sum may be eps.
     for value, eps in (node.sources, node.sources[::-1]):
         number = _number(graph, eps)
-        found = _variance(graph, value) or _mean_square(graph, value)
-        if number is not None and number >= 0 and found is not None:
-            of, axes, _ = found
-            if graph.nodes[value].shape == _kept(graph.nodes[of], axes):
-                return found, number
+        moments = _variance(graph, value) or _mean_square(graph, value)
+        if number is not None and number >= 0 and moments is not None:
+            source, axes, _ = moments
+            if graph.nodes[value].shape == _kept(graph.nodes[source], axes):
+                return moments, number
     return None
 
 
 def _mean_square(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
     mean = _mean(graph, index)
-    of = None if mean is None else _squared(graph, mean[0])
-    return None if mean is None or of is None else (of, mean[1], False)
+    source = None if mean is None else _squared(graph, mean[0])
+    return None if mean is None or source is None else (source, mean[1], False)
 
 
 def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
@@ -190,8 +192,8 @@ def _plain(graph: Graph, index: int) -> int:
     node = graph.nodes[index]
     while isinstance(node.operation, Reshape):
         before = graph.nodes[node.sources[0]]
-        if [each for each in node.shape if each != 1] != [
-            each for each in before.shape if each != 1
+        if [extent for extent in node.shape if extent != 1] != [
+            extent for extent in before.shape if extent != 1
         ]:
             break
         index, node = node.sources[0], before
@@ -219,7 +221,8 @@ def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
     ):
         return False
     return all(
-        _alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True)
+        _alike(graph, one, two, depth - 1)
+        for one, two in zip(first.sources, second.sources, strict=True)
     )
 
 
@@ -308,10 +311,10 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
         return None
     # Moving or repeating a mask does not change whether its entries are all alike: look at the
     # constant behind it.
-    at = node.sources[0]
-    while isinstance(graph.nodes[at].operation, Expand | Reshape | Slice | Transpose):
-        at = graph.nodes[at].sources[0]
-    mask = graph.nodes[at].operation
+    value = node.sources[0]
+    while isinstance(graph.nodes[value].operation, Expand | Reshape | Slice | Transpose):
+        value = graph.nodes[value].sources[0]
+    mask = graph.nodes[value].operation
     if not isinstance(mask, op.Constant) or bool(mask.value.any()) != bool(mask.value.all()):
         return None
     chosen = graph.nodes[node.sources[1 if bool(torch.all(mask.value)) else 2]]
@@ -351,8 +354,8 @@ class Attention:
 
 def attentions(graph: Graph) -> list[Attention]:
     """All attentions of a graph, in order."""
-    found = (_attention(graph, index) for index in range(len(graph.nodes)))
-    return [each for each in found if each is not None]
+    found_attentions = (_attention(graph, index) for index in range(len(graph.nodes)))
+    return [attention for attention in found_attentions if attention is not None]
 
 
 def _attention(graph: Graph, index: int) -> Attention | None:
@@ -371,13 +374,15 @@ def _attention(graph: Graph, index: int) -> Attention | None:
         return None
     # 2. Walk back from the softmax to the product of query and keys, over factors, masks that are
     # added, and masks that choose, in any order.
-    scale, masks, at = 1.0, list[int](), softmax.sources[0]
-    while not isinstance(graph.nodes[at].operation, op.MatMul):
-        operation, sources = graph.nodes[at].operation, graph.nodes[at].sources
+    scale, masks, value = 1.0, list[int](), softmax.sources[0]
+    while not isinstance(graph.nodes[value].operation, op.MatMul):
+        operation, sources = graph.nodes[value].operation, graph.nodes[value].sources
         if isinstance(operation, op.Product | op.Quotient):
-            scores = next((each for each in sources if _factor(graph, each) is None), None)
+            scores = next((source for source in sources if _factor(graph, source) is None), None)
             numbers = [
-                each for each in (_factor(graph, source) for source in sources) if each is not None
+                factor
+                for factor in (_factor(graph, source) for source in sources)
+                if factor is not None
             ]
             if (
                 scores is None
@@ -386,17 +391,17 @@ def _attention(graph: Graph, index: int) -> Attention | None:
             ):
                 return None
             scale *= numbers[0] if isinstance(operation, op.Product) else 1 / numbers[0]
-            at = scores
+            value = scores
         elif isinstance(operation, op.Sum) and operation.signs == (1, 1):
-            at, mask = sources if _leads(graph, sources[0]) else sources[::-1]
+            value, mask = sources if _leads(graph, sources[0]) else sources[::-1]
             masks.append(mask)
         elif isinstance(operation, op.Where):
             masks.append(sources[0])
-            at = sources[1] if _leads(graph, sources[1]) else sources[2]
+            value = sources[1] if _leads(graph, sources[1]) else sources[2]
         else:
             return None
-    query, keys = graph.nodes[at].sources
-    return Attention(query, keys, values, at, shares, index, scale, tuple(masks))
+    query, keys = graph.nodes[value].sources
+    return Attention(query, keys, values, value, shares, index, scale, tuple(masks))
 
 
 def _leads(graph: Graph, index: int) -> bool:

@@ -79,7 +79,7 @@ def read_onnx(path: Path, example: Inputs | None = None, *, output: str | None =
         example = _random(graph)
     if module.batch is not None:
         size = module.batch
-        example = mapped(example, lambda each: each[torch.arange(size) % len(each)])
+        example = mapped(example, lambda tensor: tensor[torch.arange(size) % len(tensor)])
     compare(graph, module, example, dynamic=module.batch is None)
     return graph
 
@@ -117,21 +117,24 @@ def compare(
                 f"it gives {type(wanted).__name__}; wrap it, so that it gives one tensor of real"
                 " numbers"
             )
-        found = graph(inputs, dtype)
-        if found.shape != wanted.shape:
+        outputs = graph(inputs, dtype)
+        if outputs.shape != wanted.shape:
             raise Unsupported(
-                f"what was read gives {tuple(found.shape)}, the network {tuple(wanted.shape)}"
+                f"what was read gives {tuple(outputs.shape)}, the network {tuple(wanted.shape)}"
             )
         known = wanted.isfinite()
         # Rounding is seen in float32; in float64 it is as much smaller as its unit is.
         finest = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
-        worst, agree = _greatest((found - wanted)[known]), bool((found.isfinite() == known).all())
+        worst, agree = (
+            _greatest((outputs - wanted)[known]),
+            bool((outputs.isfinite() == known).all()),
+        )
         allowed = _SHARE * finest * _greatest(wanted[known])
         if agree and worst <= allowed < math.inf:
             continue
         # What rounding explains beyond that takes a run in float64, which costs as much as two.
         finer = graph(inputs, torch.float64)
-        single = found if dtype == torch.float32 else graph(inputs, torch.float32)
+        single = outputs if dtype == torch.float32 else graph(inputs, torch.float32)
         allowed += _NOISE * finest * _greatest((single - finer)[known & single.isfinite()])
         if not worst <= allowed < math.inf or not agree:
             if changed := _greatest((module(inputs) - wanted)[known]):
@@ -154,15 +157,15 @@ def _trials(example: Inputs) -> list[Inputs]:
     """
     length = len(leaves(example)[0])
     one, more = (
-        mapped(example, lambda each, n=n: each[torch.arange(n) % length])  # type: ignore[misc]
+        mapped(example, lambda tensor, size=n: tensor[torch.arange(size) % length])  # type: ignore[misc]
         for n in _BATCHES
     )
     generator = torch.Generator().manual_seed(0)
 
-    def random(each: torch.Tensor) -> torch.Tensor:
-        if not each.is_floating_point():
-            return each
-        drawn = torch.randn(each.shape, generator=generator).to(each)
-        return torch.cat([each[:-1], drawn[-1:]])
+    def random(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        drawn = torch.randn(tensor.shape, generator=generator).to(tensor)
+        return torch.cat([tensor[:-1], drawn[-1:]])
 
     return [mapped(one, random), mapped(more, random)]

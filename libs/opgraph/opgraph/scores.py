@@ -51,21 +51,21 @@ def magnitudes(graph: Graph) -> list[float]:
     graph, reached = with_norms_in_place(graph), list[float]()
     for node in graph.nodes:
         real = [source for source in node.sources if graph.nodes[source].dtype == torch.float32]
-        found = _magnitude(
+        magnitude = _magnitude(
             node.operation,
-            [reached[each] for each in real],
-            [graph.nodes[each].shape for each in real],
+            [reached[source] for source in real],
+            [graph.nodes[source].shape for source in real],
         )
         # Infinity times 0 is not known, and what is computed here is rounded.
-        reached.append(inf if isnan(found) else found * (1 + 1e-9))
+        reached.append(inf if isnan(magnitude) else magnitude * (1 + 1e-9))
     return reached
 
 
-def _magnitude(operation: Any, given: list[float], shapes: list[Shape]) -> float:
+def _magnitude(operation: Any, magnitudes: list[float], shapes: list[Shape]) -> float:
     rule = _MAGNITUDES.get(type(operation))
     if rule is not None:
-        return rule(operation, given, shapes)
-    return max(given, default=inf) if operation.moves else inf
+        return rule(operation, magnitudes, shapes)
+    return max(magnitudes, default=inf) if operation.moves else inf
 
 
 def _normalised(operation: Any, _: list[float], shapes: list[Shape]) -> float:
@@ -75,8 +75,8 @@ def _normalised(operation: Any, _: list[float], shapes: list[Shape]) -> float:
     )
 
 
-def _linear(operation: Any, given: list[float], _: list[Shape]) -> float:
-    return float(operation.weight.double().abs().sum(1).max()) * given[0] + _most(
+def _linear(operation: Any, magnitudes: list[float], _: list[Shape]) -> float:
+    return float(operation.weight.double().abs().sum(1).max()) * magnitudes[0] + _most(
         operation.bias, 0.0
     )
 
@@ -90,10 +90,10 @@ _MAGNITUDES: dict[type, Callable[[Any, list[float], list[Shape]], float]] = {
     op.Constant: lambda operation, *_: _most(operation.value, inf),
     op.LayerNorm: _normalised,
     op.Linear: _linear,
-    op.MatMul: lambda _, given, shapes: abs(shapes[0][-1]) * prod(given),
-    op.Product: lambda _, given, __: prod(given),
+    op.MatMul: lambda _, magnitudes, shapes: abs(shapes[0][-1]) * prod(magnitudes),
+    op.Product: lambda _, magnitudes, _shapes: prod(magnitudes),
     op.RMSNorm: _normalised,
     op.Softmax: lambda operation, *_: inf if operation.log else 1.0,
-    op.Sum: lambda _, given, __: sum(given),
-    Pad: lambda operation, given, _: max(given[0], abs(operation.value)),
+    op.Sum: lambda _, magnitudes, _shapes: sum(magnitudes),
+    Pad: lambda operation, magnitudes, _: max(magnitudes[0], abs(operation.value)),
 }

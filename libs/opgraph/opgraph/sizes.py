@@ -13,7 +13,7 @@ BATCHES = (5, 7)
 
 def at(shape: Sequence[int], batch: int) -> tuple[int, ...]:
     """The shape for a batch of this size."""
-    return tuple(-each * batch if each < 0 else each for each in shape)
+    return tuple(-extent * batch if extent < 0 else extent for extent in shape)
 
 
 def size(first: int, second: int) -> int:
@@ -24,8 +24,8 @@ def size(first: int, second: int) -> int:
         return first
     times, rest = divmod(first, BATCHES[0])
     if rest or times < 1 or times * BATCHES[1] != second:
-        given = f"{first} for a batch of {BATCHES[0]} and {second} for one of {BATCHES[1]}"
-        raise Unsupported(f"a size is {given}: neither fixed nor a multiple of the batch")
+        sizes = f"{first} for a batch of {BATCHES[0]} and {second} for one of {BATCHES[1]}"
+        raise Unsupported(f"a size is {sizes}: neither fixed nor a multiple of the batch")
     return -times
 
 
