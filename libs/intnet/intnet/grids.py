@@ -202,9 +202,9 @@ def square_root(values: Integers) -> Integers:
     return np.asarray(root + ((root + 1) * (root + 1) <= values))
 
 
-def divided(values: Integers, by: Integers) -> Integers:
+def divided(values: Integers, divisors: Integers) -> Integers:
     """values / by, rounded half away from zero; by > 0, and 2 |values| + by below 2^63."""
-    return np.asarray(np.sign(values) * ((2 * np.abs(values) + by) // (2 * by)))
+    return np.asarray(np.sign(values) * ((2 * np.abs(values) + divisors) // (2 * divisors)))
 
 
 def quantize(

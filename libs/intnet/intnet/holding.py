@@ -116,7 +116,7 @@ class Holding:
         if self.normed.intersection(inputs):
             self.normed.add(name)
         operation = make(name, tuple(inputs), **more)
-        self._shapes[name] = operation.shape([self._shapes[each] for each in inputs])
+        self._shapes[name] = operation.shape([self._shapes[source] for source in inputs])
         self.operations.append(operation)
         return name
 
@@ -183,10 +183,10 @@ class Holding:
                 return float(np.minimum(*ends).min()), float(np.maximum(*ends).max())
             case Added():
                 pairs = [
-                    self.reach(each)
+                    self.reach(term)
                     if sign > 0
-                    else tuple(-end for end in reversed(self.reach(each)))
-                    for each, sign in zip(held.terms, held.signs, strict=True)
+                    else tuple(-end for end in reversed(self.reach(term)))
+                    for term, sign in zip(held.terms, held.signs, strict=True)
                 ]
                 return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
             case Shares():
@@ -211,9 +211,9 @@ class Holding:
             name = self._computed(held, grid)
             self.inserted.append(name)
             self.made[id(held), grid] = held, OnGrid(name, grid)
-        made = self.made[id(held), grid][1]
-        assert isinstance(made, OnGrid)
-        return made
+        on_grid = self.made[id(held), grid][1]
+        assert isinstance(on_grid, OnGrid)
+        return on_grid
 
     def end(self, held: Held, grid: Grid) -> None:
         """Computed on the part's output, under its name."""
@@ -255,7 +255,7 @@ class Holding:
         if shift < 0:
             raise ValueError(f"scales by {most:.3g} steps of the grid behind it: beyond 64 bits")
         multiplier, shifted = (
-            np.rint(np.ldexp(each, shift)).astype(np.int64) for each in (factor, offset)
+            np.rint(np.ldexp(part, shift)).astype(np.int64) for part in (factor, offset)
         )
         constants = {
             "zero_point": _zero_point(source),

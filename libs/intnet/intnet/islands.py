@@ -29,44 +29,49 @@ class Island(Operation):
     tokens: tuple[int, ...] = ()
     reason: str = ""
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
         zeros = [
-            np.full((1, *each), grid.zero_point)
-            for each, grid in zip(given, self.grids, strict=True)
+            np.full((1, *shape), grid.zero_point)
+            for shape, grid in zip(shapes, self.grids, strict=True)
         ]
         with torch.no_grad():
             return tuple(self.module(*self.given(zeros)).shape[1:])
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding = Rounding.HALF_EVEN) -> Integers:
+    def apply(
+        self, operands: Sequence[Integers], rounding: Rounding = Rounding.HALF_EVEN
+    ) -> Integers:
         """Inputs go through the module one at a time on one thread, laid out alike whatever made
         them: a matrix product of another batch, thread count or layout may round otherwise.
         """
-        real = self.given(given)
+        real = self.given(operands)
         with one_thread(), torch.no_grad():
             modules = [
-                self.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))
+                self.module(*(tensor[index : index + 1] for tensor in real))
+                for index in range(len(real[0]))
             ]
         return quantize(
             torch.cat(modules).numpy(), self.output, f"the results of float island {self.name}"
         )
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """It may make any integer of its grid."""
         return Span.of_grid(
-            self.output, self.apply_sample([each.lower for each in given], known.rounding).shape
+            self.output, self.apply_sample([span.lower for span in spans], known.rounding).shape
         )
 
     def given(self, integers: Sequence[Integers]) -> list[torch.Tensor]:
         """What the module is given for these integers."""
-        found = []
-        for place, (x, grid) in enumerate(zip(integers, self.grids, strict=True)):
-            centred = np.ascontiguousarray(x - grid.zero_point, dtype=np.float32) * np.float32(
+        tensors = []
+        for place, (values, grid) in enumerate(zip(integers, self.grids, strict=True)):
+            centred = np.ascontiguousarray(values - grid.zero_point, dtype=np.float32) * np.float32(
                 grid.scale
             )
-            found.append(
-                torch.from_numpy(np.asarray(x, dtype=np.int64) if place in self.tokens else centred)
+            tensors.append(
+                torch.from_numpy(
+                    np.asarray(values, dtype=np.int64) if place in self.tokens else centred
+                )
             )
-        return found
+        return tensors
 
 
 def carve(
@@ -87,28 +92,28 @@ def carve(
         grid: of its result.
     """
     graph = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     sources: dict[fx.Node, OnGrid] = {}
 
     # Copy backwards from `last`: a node that holds integers becomes an input of the island, and any
     # other is copied with all that it needs.
     def copy_of(node: fx.Node) -> fx.Node:
-        if node not in made:
+        if node not in copies:
             held = on_grid(node)
             if held is not None:
                 # fx wants every placeholder before all else.
                 with (
-                    graph.inserting_after(made[[*sources][-1]])
+                    graph.inserting_after(copies[[*sources][-1]])
                     if sources
                     else graph.inserting_before(None)
                 ):
-                    made[node] = graph.placeholder(f"integers_{len(sources) + 1}")
+                    copies[node] = graph.placeholder(f"integers_{len(sources) + 1}")
                 sources[node] = held
             else:
                 for all_input_node in node.all_input_nodes:
                     copy_of(all_input_node)
-                made[node] = graph.node_copy(node, made.__getitem__)
-        return made[node]
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        return copies[node]
 
     graph.output(copy_of(last))
     # Holds, and so copies, what the nodes call and read by name, and nothing else: a network has

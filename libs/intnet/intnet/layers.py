@@ -46,14 +46,14 @@ class Weighted(Operation):
     axis: ClassVar[int] = 1
     """Along which the outputs lie."""
 
-    def products(self, x: Integers, weight: Integers) -> Integers:
-        """The sums, (batch, ...), of `x`, whose zero point is 0, with any weight of that shape,
-        in the type of both.
+    def products(self, inputs: Integers, weight: Integers) -> Integers:
+        """The sums, (batch, ...), of `inputs`, whose zero point is 0, with any weight of that
+        shape, in the type of both.
         """
         raise NotImplementedError
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        products = self._sums(given[0].astype(np.int64) - self.input.zero_point, self.weight)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        products = self._sums(operands[0].astype(np.int64) - self.input.zero_point, self.weight)
         return self.accumulators(products + along(self.bias, self.axis, products.ndim))
 
     def _sums(self, centred: Integers, weight: Integers) -> Integers:
@@ -68,43 +68,45 @@ class Weighted(Operation):
         greatest = self._sums(high, rising) + self._sums(low, falling)
         return least, greatest, along(self.bias.astype(np.int64), self.axis, least.ndim)
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         zero = self.input.zero_point
-        least, greatest, bias = self._ends(given[0].lower - zero, given[0].upper - zero)
+        least, greatest, bias = self._ends(spans[0].lower - zero, spans[0].upper - zero)
         return Span((least + bias)[0], (greatest + bias)[0])
 
-    def sums(self, given: Sequence[Span]) -> Sum:
+    def sums(self, spans: Sequence[Span]) -> Sum:
         zero = self.input.zero_point
         # A term lies between its least and greatest product; where both have one sign, leaving it
         # out gives 0.
-        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        ends = np.minimum(spans[0].lower - zero, 0), np.maximum(spans[0].upper - zero, 0)
         least, greatest, bias = self._ends(*ends)
         low, high = (least + np.minimum(bias, 0)).min(), (greatest + np.maximum(bias, 0)).max()
         return Sum(min(0, int(low)), max(0, int(high)))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * math.prod(self.weight.shape[1:])
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * math.prod(self.weight.shape[1:])
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         """The weights are written as uint8 with zero point 128.
 
         On x86 processors without VNNI the kernel for uint8 x int8 adds pairs of products in 16 bits
         and saturates there; the one for uint8 x uint8 widens first and is exact everywhere. A
         padded place gets x's zero point.
         """
-        x, zero_point = given[0], self.input.zero_point
-        data, zero = nodes.unsigned(x, zero_point)
+        tensor, zero_point = tensors[0], self.input.zero_point
+        data, zero = nodes.unsigned(tensor, zero_point)
         offset = nodes.constant(_WEIGHT_OFFSET, np.uint8)
         terms = self.weight.reshape(len(self.weight), -1).astype(np.int64)
-        ends = np.stack([terms * (end - zero_point) for end in (x.low, x.high)])
+        ends = np.stack([terms * (end - zero_point) for end in (tensor.low, tensor.high)])
         low, high = (
             int((ends.min(0).sum(1) + self.bias).min()),
             int((ends.max(0).sum(1) + self.bias).max()),
         )
         nodes.sums_to(int(np.abs(ends).max(0).sum(1).max()))
-        made = self._write(nodes, data, self.weight.astype(np.int64) + _WEIGHT_OFFSET, zero, offset)
+        result = self._write(
+            nodes, data, self.weight.astype(np.int64) + _WEIGHT_OFFSET, zero, offset
+        )
         bias = self.bias.reshape(-1, *(1,) * (self.weight.ndim - 2))
-        return Tensor(nodes.add("Add", made, nodes.constant(bias, np.int32)), np.int32, low, high)
+        return Tensor(nodes.add("Add", result, nodes.constant(bias, np.int32)), np.int32, low, high)
 
     def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
         raise NotImplementedError
@@ -118,12 +120,12 @@ class Linear(Weighted):
 
     axis: ClassVar[int] = -1
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        self.require(given[0][-1] == self.weight.shape[1], given[0])
-        return (*given[0][:-1], self.weight.shape[0])
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        self.require(shapes[0][-1] == self.weight.shape[1], shapes[0])
+        return (*shapes[0][:-1], self.weight.shape[0])
 
-    def products(self, x: Integers, weight: Integers) -> Integers:
-        return np.asarray(x @ weight.T)
+    def products(self, inputs: Integers, weight: Integers) -> Integers:
+        return np.asarray(inputs @ weight.T)
 
     def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
         return nodes.add("MatMulInteger", data, nodes.constant(raised.T, np.uint8), zero, offset)
@@ -142,22 +144,24 @@ class Convolution(Weighted):
     dilation: tuple[int, ...]
     groups: int
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        self.require(given[0][0] == self.weight.shape[1] * self.groups, given[0])
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        self.require(shapes[0][0] == self.weight.shape[1] * self.groups, shapes[0])
         return (
             self.weight.shape[0],
-            *_places(self, given[0], self.weight.shape[2:], self.dilation),
+            *_places(self, shapes[0], self.weight.shape[2:], self.dilation),
         )
 
-    def products(self, x: Integers, weight: Integers) -> Integers:
-        view = windows(pad(x, self.padding, 0), weight.shape[2:], self.stride, self.dilation)
-        rank, share, made = len(self.stride), weight.shape[1], len(weight) // self.groups
+    def products(self, inputs: Integers, weight: Integers) -> Integers:
+        view = windows(pad(inputs, self.padding, 0), weight.shape[2:], self.stride, self.dilation)
+        rank, share, out_channels = len(self.stride), weight.shape[1], len(weight) // self.groups
         contracted = (1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))
         parts = [
             np.tensordot(
-                view[:, g * share : (g + 1) * share], weight[g * made : (g + 1) * made], contracted
+                view[:, group * share : (group + 1) * share],
+                weight[group * out_channels : (group + 1) * out_channels],
+                contracted,
             )
-            for g in range(self.groups)
+            for group in range(self.groups)
         ]
         return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
 
@@ -191,33 +195,38 @@ class SumPool(Operation):
         """None."""
         return (1,) * len(self.kernel)
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return (given[0][0], *_places(self, given[0], self.kernel, self.dilation))
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (shapes[0][0], *_places(self, shapes[0], self.kernel, self.dilation))
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        view = _windows_of(self, given[0].astype(np.int64) - self.input.zero_point, 0)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        view = _windows_of(self, operands[0].astype(np.int64) - self.input.zero_point, 0)
         return self.accumulators(view.sum(_inner(view, self.kernel), dtype=np.int64))
 
-    def sums(self, given: Sequence[Span]) -> Sum:
+    def sums(self, spans: Sequence[Span]) -> Sum:
         pool, zero = replace(self, input=Grid(1.0, 0, 0, 0)), self.input.zero_point
-        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        ends = np.minimum(spans[0].lower - zero, 0), np.maximum(spans[0].upper - zero, 0)
         least, greatest = (pool.apply_sample([end], Rounding.HALF_EVEN) for end in ends)
         return Sum(int(least.min()), int(greatest.max()))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
-        return made * (math.prod(self.kernel) - 1) or None
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int | None:
+        return outputs * (math.prod(self.kernel) - 1) or None
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         """The sums over windows, int32, by a depthwise ConvInteger whose weights are all 1."""
-        x, zero_point, channels = given[0], self.input.zero_point, nodes.shapes[self.name][0]
-        data, zero = nodes.unsigned(x, zero_point)
+        tensor, zero_point, channels = tensors[0], self.input.zero_point, nodes.shapes[self.name][0]
+        data, zero = nodes.unsigned(tensor, zero_point)
         ones = nodes.constant(np.ones((channels, 1, *self.kernel)), np.uint8)
         pads, places = _pads(self.padding), math.prod(self.kernel)
-        made = nodes.add(
+        result = nodes.add(
             "ConvInteger", data, ones, zero, strides=self.stride, pads=pads, group=channels
         )
-        nodes.sums_to(places * max(zero_point - x.low, x.high - zero_point))
-        return Tensor(made, np.int32, places * (x.low - zero_point), places * (x.high - zero_point))
+        nodes.sums_to(places * max(zero_point - tensor.low, tensor.high - zero_point))
+        return Tensor(
+            result,
+            np.int32,
+            places * (tensor.low - zero_point),
+            places * (tensor.high - zero_point),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,29 +238,29 @@ class MaxPool(Operation):
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return (given[0][0], *_places(self, given[0], self.kernel, self.dilation))
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (shapes[0][0], *_places(self, shapes[0], self.kernel, self.dilation))
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        view = _windows_of(self, given[0].astype(np.int64), INT64.min)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        view = _windows_of(self, operands[0].astype(np.int64), INT64.min)
         return np.asarray(view.max(_inner(view, self.kernel)))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
-        return made * (math.prod(self.kernel) - 1) or None
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int | None:
+        return outputs * (math.prod(self.kernel) - 1) or None
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        x = given[0]
-        if x.dtype == np.int32:
-            return replace(x, name=self._max_of_slices(nodes, x))
-        made = nodes.add(
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        tensor = tensors[0]
+        if tensor.dtype == np.int32:
+            return replace(tensor, name=self._max_of_slices(nodes, tensor))
+        result = nodes.add(
             "MaxPool",
-            x.name,
+            tensor.name,
             kernel_shape=self.kernel,
             strides=self.stride,
             pads=_pads(self.padding),
             dilations=self.dilation,
         )
-        return replace(x, name=made)
+        return replace(tensor, name=result)
 
     def _max_of_slices(self, nodes: Nodes, x: Tensor) -> str:
         """MaxPool of ONNX takes 8-bit integers and floats only; wider ones are compared slice by
@@ -267,7 +276,7 @@ class MaxPool(Operation):
         # A slice for each place of the window: the pool is their maximum.
         for place in product(*map(range, self.kernel)):
             start = np.array(place) * self.dilation
-            ends = [nodes.constant(each, np.int64) for each in (start, start + span)]
+            ends = [nodes.constant(end, np.int64) for end in (start, start + span)]
             slices.append(nodes.add("Slice", padded, *ends, spatial, step))
         return nodes.add("Max", *slices)
 
@@ -276,14 +285,14 @@ class MaxPool(Operation):
 class Flatten(Operation):
     """(batch, ...) to (batch, features); the grid stays."""
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return (math.prod(given[0]),)
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (math.prod(shapes[0]),)
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        return given[0].reshape(len(given[0]), -1)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        return operands[0].reshape(len(operands[0]), -1)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        return replace(given[0], name=nodes.add("Flatten", given[0].name, axis=1))
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        return replace(tensors[0], name=nodes.add("Flatten", tensors[0].name, axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,22 +308,22 @@ class Arrange(Operation):
     indices: Integers
     fill: int
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        self.require(int(self.indices.max(initial=0)) <= sum(map(math.prod, given)), given[0])
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        self.require(int(self.indices.max(initial=0)) <= sum(map(math.prod, shapes)), shapes[0])
         return tuple(self.indices.shape)
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        flat = [integers.reshape(len(integers), -1) for integers in given]
-        filled = np.full((len(given[0]), 1), self.fill, dtype=given[0].dtype)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        flat = [integers.reshape(len(integers), -1) for integers in operands]
+        filled = np.full((len(operands[0]), 1), self.fill, dtype=operands[0].dtype)
         return np.asarray(np.concatenate([*flat, filled], axis=1)[:, self.indices])
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        sizes, dtype = [math.prod(nodes.shapes[name]) for name in self.inputs], given[0].dtype
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        sizes, dtype = [math.prod(nodes.shapes[name]) for name in self.inputs], tensors[0].dtype
         flat = [
-            nodes.add("Reshape", x.name, nodes.constant([-1, size], np.int64))
-            for x, size in zip(given, sizes, strict=True)
+            nodes.add("Reshape", tensor.name, nodes.constant([-1, size], np.int64))
+            for tensor, size in zip(tensors, sizes, strict=True)
         ]
-        low, high = min(tensor.low for tensor in given), max(tensor.high for tensor in given)
+        low, high = min(tensor.low for tensor in tensors), max(tensor.high for tensor in tensors)
         joined = flat[0] if len(flat) == 1 else nodes.add("Concat", *flat, axis=1)
         # What is in order already only gets another shape.
         if np.array_equal(self.indices.ravel(), np.arange(sum(sizes))):
@@ -325,8 +334,8 @@ class Arrange(Operation):
             pads = nodes.constant([0, 0, 0, 1], np.int64)
             joined = nodes.add("Pad", joined, pads, nodes.constant(self.fill, dtype))
             low, high = min(low, self.fill), max(high, self.fill)
-        made = nodes.add("Gather", joined, nodes.constant(self.indices, np.int64), axis=1)
-        return Tensor(made, dtype, low, high)
+        result = nodes.add("Gather", joined, nodes.constant(self.indices, np.int64), axis=1)
+        return Tensor(result, dtype, low, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,39 +347,41 @@ class Repeat(Operation):
     value: Integers
     output: Grid
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
         return tuple(self.value.shape)
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        repeated = np.broadcast_to(self.value, (len(given[0]), *self.value.shape))
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        repeated = np.broadcast_to(self.value, (len(operands[0]), *self.value.shape))
         return np.asarray(repeated.astype(np.int64))
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         dtype = self.output.storage
-        batch = nodes.add("Shape", given[0].name, start=0, end=1)
+        batch = nodes.add("Shape", tensors[0].name, start=0, end=1)
         ones = nodes.constant(np.ones(self.value.ndim), np.int64)
         shape = nodes.add("Concat", batch, ones, axis=0)
-        made = nodes.add("Expand", nodes.constant(self.value[None], dtype), shape)
-        return Tensor(made, dtype, self.output.low, self.output.high)
+        result = nodes.add("Expand", nodes.constant(self.value[None], dtype), shape)
+        return Tensor(result, dtype, self.output.low, self.output.high)
 
 
 def _places(
-    of: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape
+    operation: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape
 ) -> Shape:
     """At how many places along each dimension a window fits."""
-    of.require(len(shape) == 1 + len(kernel), shape)
-    found = tuple(
+    operation.require(len(shape) == 1 + len(kernel), shape)
+    places = tuple(
         (length + sum(pads) - spacing * (width - 1) - 1) // stride + 1
         for length, pads, spacing, width, stride in zip(
-            shape[1:], of.padding, dilation, kernel, of.stride, strict=True
+            shape[1:], operation.padding, dilation, kernel, operation.stride, strict=True
         )
     )
-    of.require(min(found) >= 1, shape)
-    return found
+    operation.require(min(places) >= 1, shape)
+    return places
 
 
-def _windows_of(of: MaxPool | SumPool, x: Integers, fill: int) -> Any:
-    return windows(pad(x, of.padding, fill), of.kernel, of.stride, of.dilation)
+def _windows_of(operation: MaxPool | SumPool, values: Integers, fill: int) -> Any:
+    return windows(
+        pad(values, operation.padding, fill), operation.kernel, operation.stride, operation.dilation
+    )
 
 
 def _inner(view: Integers, kernel: Shape) -> tuple[int, ...]:
@@ -381,16 +392,18 @@ def _pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
     return [before for before, _ in padding] + [after for _, after in padding]
 
 
-def pad(x: Array, padding: Padding, value: int) -> Array:
-    """`x` (batch, channels, *places) with `value` around its places."""
-    return np.pad(x, ((0, 0), (0, 0), *padding), constant_values=value)
+def pad(values: Array, padding: Padding, value: int) -> Array:
+    """`values` (batch, channels, *places) with `value` around its places."""
+    return np.pad(values, ((0, 0), (0, 0), *padding), constant_values=value)
 
 
 def windows(
-    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    values: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Array:
-    """View (batch, channels, *places, *kernel) of `x` (batch, channels, *places before)."""
-    reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
-    view = sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
-    places = tuple(slice(None, None, s) for s in stride)
-    return view[(slice(None), slice(None), *places, *(slice(None, None, d) for d in dilation))]
+    """View (batch, channels, *places, *kernel) of `values` (batch, channels, *places before)."""
+    reach = tuple(step * (extent - 1) + 1 for extent, step in zip(kernel, dilation, strict=True))
+    view = sliding_window_view(values, reach, axis=tuple(range(2, values.ndim)))
+    places = tuple(slice(None, None, step) for step in stride)
+    return view[
+        (slice(None), slice(None), *places, *(slice(None, None, step) for step in dilation))
+    ]

@@ -59,14 +59,14 @@ def shapes(network: IntegerNetwork) -> dict[str, Shape]:
         ValueError: an operation has no output for such an input, or reads a tensor that is not made
             before it.
     """
-    found: dict[str, Shape] = {INPUT: network.input_shape}
+    known: dict[str, Shape] = {INPUT: network.input_shape}
     for operation in network.operations:
-        if missing := [name for name in operation.inputs if name not in found]:
+        if missing := [name for name in operation.inputs if name not in known]:
             raise ValueError(
                 f"{operation.name!r} reads {missing[0]!r}, which no operation before it makes"
             )
-        found[operation.name] = operation.shape([found[name] for name in operation.inputs])
-    return found
+        known[operation.name] = operation.shape([known[name] for name in operation.inputs])
+    return known
 
 
 def count_operations(network: IntegerNetwork) -> dict[str, int]:
@@ -88,12 +88,12 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
             "float islands have no integer operations to count:"
             f" {[island.name for island in network.islands]}"
         )
-    made = shapes(network)
+    output_shapes = shapes(network)
     counts = {"multiply_accumulate": 0}
     for operation in network.operations:
         cost = operation.count(
-            [made[name] for name in operation.inputs],
-            math.prod(made[operation.name]),
+            [output_shapes[name] for name in operation.inputs],
+            math.prod(output_shapes[operation.name]),
             network.rounding,
         )
         if cost is not None:
@@ -140,27 +140,27 @@ def prove_operations(
     spans, sums = dict(spans), dict[str, Sum]()
     known = Known({operation.name: operation for operation in operations}, spans, rounding)
     for operation in operations:
-        given = [spans[name] for name in operation.inputs]
+        operand_spans = [spans[name] for name in operation.inputs]
         # 1. Rescaling multiplies: that must fit into 64 bits.
-        if (bits := operation.rescaling_bits(given)) > _RESCALED_BITS:
+        if (bits := operation.rescaling_bits(operand_spans)) > _RESCALED_BITS:
             raise OverflowError(
                 f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
                 " multipliers"
             )
         # 2. Partial sums must fit into the accumulator; a quotient may always take 32 bits.
-        found, limit = operation.sums(given), width
-        if found is not None:
-            sums[operation.name] = found
-        spans[operation.name] = span = operation.span(given, known)
+        total, limit = operation.sums(operand_spans), width
+        if total is not None:
+            sums[operation.name] = total
+        spans[operation.name] = span = operation.span(operand_spans, known)
         if operation.divides:
-            found, limit = (
+            total, limit = (
                 Sum(min(0, span.ends[0]), max(0, span.ends[1])),
                 max(width, ACCUMULATOR_BITS),
             )
-        if found is not None and found.bits > limit:
+        if total is not None and total.bits > limit:
             raise OverflowError(
-                f"{operation.name}: its accumulators need {found.bits} bits, more than {limit}"
-                f" (partial sums reach from {found.least} to {found.greatest}); lower this layer's"
+                f"{operation.name}: its accumulators need {total.bits} bits, more than {limit}"
+                f" (partial sums reach from {total.least} to {total.greatest}); lower this layer's"
                 " weight_bits or act_bits, or split it"
             )
     return Ranges(spans, sums)
@@ -270,10 +270,10 @@ def float_tensors(model: onnx.ModelProto) -> list[str]:
         model, check_type=True, strict_mode=True, data_prop=True
     ).graph
     types = {
-        each.name: each.type.tensor_type.elem_type
-        for each in (*graph.input, *graph.output, *graph.value_info)
+        value.name: value.type.tensor_type.elem_type
+        for value in (*graph.input, *graph.output, *graph.value_info)
     }
-    types |= {each.name: each.data_type for each in graph.initializer}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     untyped = {
         name
         for node in graph.node
@@ -281,16 +281,21 @@ def float_tensors(model: onnx.ModelProto) -> list[str]:
         if name and not types.get(name)
     }
     attributes = {
-        node.name for node in graph.node for each in node.attribute if each.t.data_type in _FLOATS
+        node.name
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.t.data_type in _FLOATS
     }
     return sorted({name for name, kind in types.items() if kind in _FLOATS} | untyped | attributes)
 
 
-def _model(nodes: Nodes, given: int, input_shape: Shape, output_shape: Shape) -> onnx.ModelProto:
+def _model(
+    nodes: Nodes, element_type: int, input_shape: Shape, output_shape: Shape
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes.nodes,
         "integer_network",
-        [helper.make_tensor_value_info(INPUT, given, ["batch", *input_shape])],
+        [helper.make_tensor_value_info(INPUT, element_type, ["batch", *input_shape])],
         [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.INT32, ["batch", *output_shape])],
         nodes.constants,
     )

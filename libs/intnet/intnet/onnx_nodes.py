@@ -59,9 +59,11 @@ class Nodes:
         default its own.
         """
         name = f"{self.layer}/{operator}_{len(self.nodes)}"
-        made = output or name
-        self.nodes.append(helper.make_node(operator, list(inputs), [made], name=name, **attributes))
-        return made
+        result = output or name
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), [result], name=name, **attributes)
+        )
+        return result
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
         """Append a constant and return its name.
@@ -111,18 +113,18 @@ class Nodes:
         return self.cast(self.cast(wide, np.int64), dtype)
 
     def rescale(
-        self, x: Tensor, zero_point: int, factor: Dyadic, places: Shape, output: Grid
+        self, tensor: Tensor, zero_point: int, factor: Dyadic, places: Shape, output: Grid
     ) -> Tensor:
-        """(x - zero_point) times the dyadic factors, brought into the shape `places`, on the
+        """(tensor - zero_point) times the dyadic factors, brought into the shape `places`, on the
         grid: in 32 bits where nothing can leave them, else in 64.
         """
 
         def narrow(words: Words) -> Word:
-            given = self._word(x, zero_point)
-            return words.rescaled(given, factor, places, self.rounding, output.zero_point)
+            word = self._word(tensor, zero_point)
+            return words.rescaled(word, factor, places, self.rounding, output.zero_point)
 
-        made = self._in_32_bits(narrow, output)
-        return made or self.times(self.widened(x.name, zero_point), factor, places, output)
+        narrowed = self._in_32_bits(narrow, output)
+        return narrowed or self.times(self.widened(tensor.name, zero_point), factor, places, output)
 
     def weighted_sum(
         self,
@@ -136,15 +138,19 @@ class Nodes:
         """
 
         def narrow(words: Words) -> Word:
-            pairs = [(self._word(x, zero), np.asarray(m)) for x, zero, m in terms]
+            pairs = [
+                (self._word(tensor, zero), np.asarray(multiplier))
+                for tensor, zero, multiplier in terms
+            ]
             return words.weighted_sum(
                 pairs, np.asarray(offset), shift, self.rounding, output.zero_point
             )
 
-        if (made := self._in_32_bits(narrow, output)) is not None:
-            return made
+        if (narrowed := self._in_32_bits(narrow, output)) is not None:
+            return narrowed
         total, *others = [
-            self.add("Mul", self.widened(x.name, zero), self.wide(m)) for x, zero, m in terms
+            self.add("Mul", self.widened(tensor.name, zero), self.wide(multiplier))
+            for tensor, zero, multiplier in terms
         ]
         for other in others:
             total = self.add("Add", total, other)
@@ -153,12 +159,12 @@ class Nodes:
             total = self.add("Add", total, self.wide(offset))
         return self.shifted(total, shift, output)
 
-    def _word(self, x: Tensor, zero_point: int) -> Word:
-        """x - zero_point as 32-bit integers."""
-        low, high = x.low - zero_point, x.high - zero_point
+    def _word(self, tensor: Tensor, zero_point: int) -> Word:
+        """tensor - zero_point as 32-bit integers."""
+        low, high = tensor.low - zero_point, tensor.high - zero_point
         if low < np.iinfo(np.int32).min or high > np.iinfo(np.int32).max:
-            raise TooWide(f"{x.name} - {zero_point} may reach from {low} to {high}")
-        return Word(self.centred(x, zero_point), low, high)
+            raise TooWide(f"{tensor.name} - {zero_point} may reach from {low} to {high}")
+        return Word(self.centred(tensor, zero_point), low, high)
 
     def _in_32_bits(self, write: Callable[[Words], Word], output: Grid) -> Tensor | None:
         """What `write` makes, on the grid; None, and nothing written, where it may leave 32
@@ -166,14 +172,14 @@ class Nodes:
         """
         words, nodes, constants = Words(self), len(self.nodes), len(self.constants)
         try:
-            made = words.clipped(write(words), output.zero_point, output.low, output.high)
+            clipped = words.clipped(write(words), output.zero_point, output.low, output.high)
         except TooWide:
             del self.nodes[nodes:], self.constants[constants:]
             return None
         if not words.exact_in_float32:
             self.beyond_float32.add(self.layer)
         dtype = output.storage
-        return Tensor(self.cast(made.name, dtype), dtype, output.low, output.high)
+        return Tensor(self.cast(clipped.name, dtype), dtype, output.low, output.high)
 
     def times(self, value: str, factor: Dyadic, places: Shape, output: Grid) -> Tensor:
         """The dyadic factors, brought into the shape `places`, times a wide value that 32 bits
@@ -191,9 +197,9 @@ class Nodes:
             self.rounded(total, np.array(shift), self.rounding, output.zero_point), output
         )
 
-    def centred(self, x: Tensor, zero_point: int) -> str:
-        """The int32 tensor x - zero_point."""
-        wide = self.cast(x.name, np.int32)
+    def centred(self, tensor: Tensor, zero_point: int) -> str:
+        """The int32 tensor less its zero point."""
+        wide = self.cast(tensor.name, np.int32)
         return self.add("Sub", wide, self.constant(zero_point, np.int32)) if zero_point else wide
 
     def total(self, wide: str) -> str:
@@ -205,18 +211,21 @@ class Nodes:
             self.add("ReduceSum", self.cast(wide, np.int64), axes, keepdims=1), np.uint64
         )
 
-    def unsigned(self, x: Tensor, zero_point: int) -> tuple[str, str]:
-        """The tensor `x` as uint8, and its zero point as a constant: the names of both. Raises
-        ValueError where the integers of `x` do not fit into 8 bits.
+    def unsigned(self, tensor: Tensor, zero_point: int) -> tuple[str, str]:
+        """The tensor `tensor` as uint8, and its zero point as a constant: the names of both. Raises
+        ValueError where the integers of `tensor` do not fit into 8 bits.
         """
-        if x.dtype == np.uint8:
-            return x.name, self.constant(zero_point, np.uint8)
-        if x.high - x.low > np.iinfo(np.uint8).max:
+        if tensor.dtype == np.uint8:
+            return tensor.name, self.constant(zero_point, np.uint8)
+        if tensor.high - tensor.low > np.iinfo(np.uint8).max:
             raise ValueError(
-                f"{self.layer!r} takes 8-bit integers, but its input is in [{x.low}, {x.high}]"
+                f"{self.layer!r} takes 8-bit integers, but its input is in [{tensor.low},"
+                f" {tensor.high}]"
             )
-        moved = self.add("Sub", self.cast(x.name, np.int32), self.constant(x.low, np.int32))
-        return self.cast(moved, np.uint8), self.constant(zero_point - x.low, np.uint8)
+        moved = self.add(
+            "Sub", self.cast(tensor.name, np.int32), self.constant(tensor.low, np.int32)
+        )
+        return self.cast(moved, np.uint8), self.constant(zero_point - tensor.low, np.uint8)
 
     def rescaled(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
         """value x 2^-shift, wide, rounded as a product with a multiplier is: twice under
@@ -251,11 +260,13 @@ class Nodes:
             self.add("BitShift", self._raised(value), self.wide(shift), direction="RIGHT"), shift
         )
 
-    def divided(self, value: str, by: str) -> str:
+    def divided(self, value: str, divisor: str) -> str:
         """value / by, wide, rounded half away from zero; by > 0 and 2 |value| + by < 2^63."""
         sign = self.sign(value)
         twice = self.add("Mul", self.add("Mul", value, sign), self.wide(2))
-        quotient = self.add("Div", self.add("Add", twice, by), self.add("Mul", by, self.wide(2)))
+        quotient = self.add(
+            "Div", self.add("Add", twice, divisor), self.add("Mul", divisor, self.wide(2))
+        )
         return self.add("Mul", quotient, sign)
 
     def square_root(self, value: str) -> str:
@@ -269,13 +280,13 @@ class Nodes:
         pairs = self.add("BitShift", value, self.wide(2 * np.arange(31)), direction="RIGHT")
         filled = self.cast(self.add("Cast", pairs, to=onnx.TensorProto.BOOL), np.int64)
         count = self.add("ReduceSum", filled, self.constant([-1], np.int64), keepdims=1)
-        x = self.add("Gather", self.wide(2 ** np.arange(32)), count, axis=0)
+        root = self.add("Gather", self.wide(2 ** np.arange(32)), count, axis=0)
         for _ in range(_NEWTON):
-            summed = self.add("Add", x, self.add("Div", value, x))
-            x = self.add("BitShift", summed, self.wide(1), direction="RIGHT")
+            summed = self.add("Add", root, self.add("Div", value, root))
+            root = self.add("BitShift", summed, self.wide(1), direction="RIGHT")
         # below 0, so with its highest bit, where x is too great
-        beyond = self.add("Sub", value, self.add("Mul", x, x))
-        return self.add("Sub", x, self.add("BitShift", beyond, self.wide(63), direction="RIGHT"))
+        beyond = self.add("Sub", value, self.add("Mul", root, root))
+        return self.add("Sub", root, self.add("BitShift", beyond, self.wide(63), direction="RIGHT"))
 
     def _raised(self, value: str) -> str:
         """value + 2^63: not negative, so that it can be shifted and compared.
@@ -295,14 +306,14 @@ class Nodes:
         Half to even: u + half - 1, and 1 more where the quotient's floor + zero point is odd,
         carries exactly when it should.
         """
-        raised, by = self._raised(value), self.wide(shift)
+        raised, distance = self._raised(value), self.wide(shift)
         half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
         if zero_point is not None:
             # Ties to even: add one less than half, and one more if the floor is odd.
-            floor = self.add("BitShift", raised, by, direction="RIGHT")
+            floor = self.add("BitShift", raised, distance, direction="RIGHT")
             floor = self.add("Add", floor, self.wide(1)) if zero_point % 2 else floor
             odd = self.add("BitwiseAnd", floor, self.wide((shift > 0).astype(np.int64)))
             raised = self.add("Add", raised, odd)
             half = np.maximum(half - 1, 0)
         summed = self.add("Add", raised, self.wide(half))
-        return self._lowered(self.add("BitShift", summed, by, direction="RIGHT"), shift)
+        return self._lowered(self.add("BitShift", summed, distance, direction="RIGHT"), shift)

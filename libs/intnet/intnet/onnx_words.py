@@ -76,22 +76,27 @@ class Words:
         self.exact_in_float32 = True
 
     def rescaled(
-        self, x: Word, factor: Dyadic, places: tuple[int, ...], rounding: Rounding, zero_point: int
+        self,
+        word: Word,
+        factor: Dyadic,
+        places: tuple[int, ...],
+        rounding: Rounding,
+        zero_point: int,
     ) -> Word:
-        """round(x factor) as `rescale` defines it; `places` is the shape of the factors."""
-        multiplier, shift = (each.reshape(places) for each in (factor.multiplier, factor.shift))
+        """round(word factor) as `rescale` defines it; `places` is the shape of the factors."""
+        multiplier, shift = (part.reshape(places) for part in (factor.multiplier, factor.shift))
         # 1. Channels whose products are far below a half give 0 whatever their shift is.
-        products = multiplier.astype(object) * x.reach
+        products = multiplier.astype(object) * word.reach
         dead = (products + 2 ** (HIGH_BITS - 1)) < 2 ** np.maximum(shift.astype(object) - 1, 0)
         multiplier = np.where(dead, 0, multiplier)
         shift = np.where(dead, HIGH_BITS, shift)
         # 2. Few bits of x need one word of it, many need two.
-        short = x.reach < 2**WORD_BITS
+        short = word.reach < 2**WORD_BITS
         lost = _SHORT if short else _LONG
         product = (
-            self._short([(x, multiplier)], np.zeros((), np.int64))
+            self._short([(word, multiplier)], np.zeros((), np.int64))
             if short
-            else self._long(x, multiplier)
+            else self._long(word, multiplier)
         )
         # 3. gemmlowp rounds twice, the others once.
         if rounding is not Rounding.GEMMLOWP:
@@ -121,42 +126,44 @@ class Words:
             raise TooWide(f"a product has lost the bit that decides a shift by {shift.min()}")
         return self.rounded(product, shift, rounding, zero_point)
 
-    def rounded(self, x: Word, shift: Integers, rounding: Rounding, zero_point: int) -> Word:
-        """x 2^-shift, rounded once; half away from zero under `Rounding.GEMMLOWP`.
+    def rounded(self, word: Word, shift: Integers, rounding: Rounding, zero_point: int) -> Word:
+        """word 2^-shift, rounded once; half away from zero under `Rounding.GEMMLOWP`.
 
         A tie to even is one that makes the result + zero_point even.
         """
         if shift.min() < 0 or shift.max() > _MOST_PLACES:
             raise TooWide(f"a shift by {shift.min()} or {shift.max()}")
         if not shift.any():
-            return x
+            return word
         half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)
         shifts = (shift > 0).astype(np.int64)
         if rounding is Rounding.HALF_EVEN:
             # One less than half, and one more where the floor + zero_point is odd.
-            odd = self._least(self._masked(x, 2**shift), 1)
+            odd = self._least(self._masked(word, 2**shift), 1)
             odd = self._reversed(odd) if zero_point % 2 else odd
             odd = self._masked(odd, shifts)
-            x, half = self.sum(x, odd), np.maximum(half - 1, 0)
+            word, half = self.sum(word, odd), np.maximum(half - 1, 0)
         elif rounding is Rounding.GEMMLOWP:
             # Ties of negative numbers go down: one less than half.
-            minus = self._times(x, np.array(-1))
+            minus = self._times(word, np.array(-1))
             negative = self._masked(self._least(self.greatest(minus, 0), 1), shifts)
-            x = self._difference(x, negative)
-        return self._shifted(self._plus(x, half), shift)
+            word = self._difference(word, negative)
+        return self._shifted(self._plus(word, half), shift)
 
-    def greatest(self, x: Word, value: int) -> Word:
-        """max(x, value)."""
-        return self._made("Max", [x], np.array(value), max(x.low, value), max(x.high, value))
+    def greatest(self, word: Word, value: int) -> Word:
+        """max(word, value)."""
+        return self._made(
+            "Max", [word], np.array(value), max(word.low, value), max(word.high, value)
+        )
 
-    def clipped(self, x: Word, zero_point: int, low: int, high: int) -> Word:
-        """clip(x + zero_point, low, high). Max and Min, as some runtimes clip in float32."""
-        moved = self._plus(x, np.array(zero_point))
+    def clipped(self, word: Word, zero_point: int, low: int, high: int) -> Word:
+        """clip(word + zero_point, low, high). Max and Min, as some runtimes clip in float32."""
+        moved = self._plus(word, np.array(zero_point))
         return self._least(self.greatest(moved, low), high)
 
-    def sum(self, x: Word, y: Word) -> Word:
-        """x + y."""
-        return self._made("Add", [x, y], None, x.low + y.low, x.high + y.high)
+    def sum(self, word: Word, other: Word) -> Word:
+        """word + other."""
+        return self._made("Add", [word, other], None, word.low + other.low, word.high + other.high)
 
     def _long(self, x: Word, multiplier: Integers) -> Word:
         """floor(x multiplier 2^-30) twice, and 1 more where bits below were cut off.
@@ -186,52 +193,54 @@ class Words:
         off.
         """
         offset = np.asarray(offset)
-        low = self._summed([(x, m & (2**WORD_BITS - 1)) for x, m in terms])
+        low = self._summed([(term, factor & (2**WORD_BITS - 1)) for term, factor in terms])
         low = self._plus(low, offset & (2**WORD_BITS - 1))
-        high = self._summed([(x, m >> WORD_BITS) for x, m in terms])
+        high = self._summed([(term, factor >> WORD_BITS) for term, factor in terms])
         high = self._plus(high, offset >> WORD_BITS)
         top = self.sum(high, self._shifted(low, np.array(WORD_BITS)))
         return self.sum(self.sum(top, top), self._least(self._rest(low), 1))
 
     def _summed(self, terms: Sequence[tuple[Word, Integers]]) -> Word:
-        first, *others = [self._times(x, m) for x, m in terms]
+        first, *others = [self._times(term, factor) for term, factor in terms]
         for other in others:
             first = self.sum(first, other)
         return first
 
-    def _times(self, x: Word, factor: Integers) -> Word:
-        ends = [end * int(value) for end in (x.low, x.high) for value in _ends(factor)]
-        return self._made("Mul", [x], factor, min(ends), max(ends))
+    def _times(self, word: Word, factor: Integers) -> Word:
+        ends = [end * int(value) for end in (word.low, word.high) for value in _ends(factor)]
+        return self._made("Mul", [word], factor, min(ends), max(ends))
 
-    def _plus(self, x: Word, value: Integers) -> Word:
+    def _plus(self, word: Word, value: Integers) -> Word:
         # Zeros that have places stay: the sum takes its shape from them.
         if np.ndim(value) == 0 and not value:
-            return x
+            return word
         least, most = _ends(value)
-        return self._made("Add", [x], value, x.low + least, x.high + most)
+        return self._made("Add", [word], value, word.low + least, word.high + most)
 
-    def _difference(self, x: Word, y: Word) -> Word:
-        return self._made("Sub", [x, y], None, x.low - y.high, x.high - y.low)
+    def _difference(self, word: Word, other: Word) -> Word:
+        return self._made("Sub", [word, other], None, word.low - other.high, word.high - other.low)
 
     def _reversed(self, bit: Word) -> Word:
         """1 - bit."""
         return self._plus(self._times(bit, np.array(-1)), np.array(1))
 
-    def _least(self, x: Word, value: int) -> Word:
-        return self._made("Min", [x], np.array(value), min(x.low, value), min(x.high, value))
+    def _least(self, word: Word, value: int) -> Word:
+        return self._made(
+            "Min", [word], np.array(value), min(word.low, value), min(word.high, value)
+        )
 
-    def _masked(self, x: Word, bits: Integers) -> Word:
-        """x & bits, of bits that are not negative."""
-        return self._made("BitwiseAnd", [x], bits, 0, _ends(bits)[1])
+    def _masked(self, word: Word, bits: Integers) -> Word:
+        """word & bits, of bits that are not negative."""
+        return self._made("BitwiseAnd", [word], bits, 0, _ends(bits)[1])
 
-    def _rest(self, x: Word) -> Word:
+    def _rest(self, word: Word) -> Word:
         """What a shift by a word's bits cuts off."""
-        return self._masked(x, np.array(2**WORD_BITS - 1))
+        return self._masked(word, np.array(2**WORD_BITS - 1))
 
-    def _floored(self, x: Word, places: Integers) -> Word:
-        """The greatest multiple of 2^places that is not above x."""
+    def _floored(self, word: Word, places: Integers) -> Word:
+        """The greatest multiple of 2^places that is not above the word."""
         most = int(places.max())
-        return self._made("BitwiseAnd", [x], -(2**places), x.low >> most << most, x.high)
+        return self._made("BitwiseAnd", [word], -(2**places), word.low >> most << most, word.high)
 
     def _quotient(self, multiple: Word, places: Integers) -> Word:
         """multiple 2^-places, of multiples of 2^places: there is no remainder."""
@@ -241,9 +250,9 @@ class Words:
         self.exact_in_float32 &= max(-low, high) <= 2**FLOAT32_BITS
         return self._made("Div", [multiple], 2**places, low, high)
 
-    def _shifted(self, x: Word, places: Integers) -> Word:
-        """floor(x 2^-places)."""
-        return self._quotient(self._floored(x, places), places)
+    def _shifted(self, word: Word, places: Integers) -> Word:
+        """floor(word 2^-places)."""
+        return self._quotient(self._floored(word, places), places)
 
     def _made(
         self, operator: str, words: Sequence[Word], constant: Integers | None, low: int, high: int
@@ -256,9 +265,9 @@ class Words:
         return Word(self._nodes.add(operator, *names), low, high)
 
 
-def replace_interval(x: Word, low: int, high: int) -> Word:
+def replace_interval(word: Word, low: int, high: int) -> Word:
     """The word with an interval that is known to hold it, where intervals alone say less."""
-    return Word(x.name, max(x.low, low), min(x.high, high))
+    return Word(word.name, max(word.low, low), min(word.high, high))
 
 
 def _ends(values: npt.ArrayLike) -> tuple[int, int]:

@@ -98,15 +98,15 @@ class Operation:
     kind: ClassVar[str] = ""
     """What its scalar operations are counted as; its own name in lower case where there is none."""
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        """The shape of what it makes of tensors of shapes `given`, without the batch.
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The shape of what it makes of tensors of shapes `shapes`, without the batch.
 
         Raises:
             ValueError: it takes no such tensors.
         """
-        return given[0]
+        return shapes[0]
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
         """The tensor, int64, that it makes: arrays are (batch, ...), in the order of its
         definition.
 
@@ -116,21 +116,21 @@ class Operation:
         """
         raise NotImplementedError(f"{self.name}: no integer execution of {type(self).__name__}")
 
-    def apply_sample(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+    def apply_sample(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
         """Apply the operation to one sample, whose tensors and result have no batch dimension."""
-        return np.asarray(self.apply([integers[None] for integers in given], rounding)[0])
+        return np.asarray(self.apply([integers[None] for integers in operands], rounding)[0])
 
-    def sums(self, given: Sequence[Span]) -> Sum | None:
+    def sums(self, spans: Sequence[Span]) -> Sum | None:
         """The partial sums of its accumulators, where it has some."""
         return None
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
         """Bits, without the sign, of the greatest product that it rescales; 0 where it rescales
         nothing.
         """
         return 0
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """What it can make. Most are monotone in what they read: pools, flattening, moves, ReLU,
         rescaling.
 
@@ -138,15 +138,15 @@ class Operation:
             ValueError: it relies on what it reads, and reads something else.
         """
         make = partial(self.apply_sample, rounding=known.rounding)
-        return Span(make([each.lower for each in given]), make([each.upper for each in given]))
+        return Span(make([span.lower for span in spans]), make([span.upper for span in spans]))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
-        """How many scalar operations `made` elements cost; None where it is free. See
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int | None:
+        """How many scalar operations `outputs` elements cost; None where it is free. See
         `count_operations`.
         """
         return None
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         """The tensor that it makes in an ONNX graph.
 
         Raises:

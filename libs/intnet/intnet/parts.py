@@ -99,17 +99,17 @@ def in_integers(island: Island, shapes: Sequence[tuple[int, ...]]) -> Part:
     integers = [_drawn(grid, shape) for grid, shape in zip(island.grids, shapes, strict=True)]
     try:
         read = opgraph.read(_Together(island.module), tuple(island.given(integers)))
-        made = _Writer(read, island, shapes).part()
+        part = _Writer(read, island, shapes).part()
         spans = {
             name: Span.of_grid(grid, shape)
             for name, grid, shape in zip(island.inputs, island.grids, shapes, strict=True)
         }
-        prove_operations(made.operations, spans, Rounding.HALF_EVEN)
+        prove_operations(part.operations, spans, Rounding.HALF_EVEN)
         _check_near(island, integers, read, shapes)
     # what torch raises of odd shapes too
     except (ValueError, RuntimeError, OverflowError, IndexError) as error:
         raise Unsupported(f"{island.name}: {error}") from error
-    return made
+    return part
 
 
 def _drawn(grid: Grid, shape: tuple[int, ...]) -> Integers:
@@ -139,12 +139,12 @@ def _check_near(
         tensors[operation.name] = operation.apply(
             [tensors[name] for name in operation.inputs], Rounding.HALF_EVEN
         )
-    found, wanted = tensors[island.name], fine.apply(integers)
-    if found.shape != wanted.shape:
+    values, wanted = tensors[island.name], fine.apply(integers)
+    if values.shape != wanted.shape:
         raise ValueError(
-            f"on integers it gives {found.shape[1:]} of a sample, in float {wanted.shape[1:]}"
+            f"on integers it gives {values.shape[1:]} of a sample, in float {wanted.shape[1:]}"
         )
-    off = np.abs(found - wanted) / (fine.output.high - fine.output.low)
+    off = np.abs(values - wanted) / (fine.output.high - fine.output.low)
     if off.max(initial=0) > _GREATEST or off.mean() > _MEAN:
         raise Unsupported(
             f"{island.name}: on integers it lies {off.max():.1%} of its range from what it is in"
@@ -175,7 +175,7 @@ class _Writer(Holding):
                 where = f"{path} ({type(node.operation).__name__})"
                 raise Unsupported(f"{where}: {error}") from error
         kept = needed(self.operations)
-        names = {each.name for each in kept}
+        names = {operation.name for operation in kept}
         return Part(tuple(kept), tuple(name for name in self.inserted if name in names))
 
     def _end(self, node: opgraph.Node, held: Held) -> None:
@@ -190,51 +190,54 @@ class _Writer(Holding):
         self.operations.append(repeat)
 
     def _value(self, node: opgraph.Node) -> Held:  # noqa: PLR0911, PLR0912
-        operation, given = node.operation, [self._held[source] for source in node.sources]
+        operation, operands = node.operation, [self._held[source] for source in node.sources]
         if isinstance(operation, ops.Input):
             return OnGrid(self._island.inputs[operation.place], self._island.grids[operation.place])
         # 1. Constants, and what is computed of constants alone, stay values.
         if isinstance(operation, ops.Constant):
             return Fixed(operation.value)
-        if all(isinstance(each, Fixed) for each in given):
-            return Fixed(operation(*(each.value for each in given if isinstance(each, Fixed))))
+        if all(isinstance(operand, Fixed) for operand in operands):
+            return Fixed(
+                operation(*(operand.value for operand in operands if isinstance(operand, Fixed)))
+            )
         if isinstance(operation, moving.Positions | moving.Expand) and all(
-            isinstance(each, Fixed) for each in given[:-1]
+            isinstance(operand, Fixed) for operand in operands[:-1]
         ):
             # The last operand only tells the batch: constants of a batch are those of two samples.
             return Fixed(
                 operation(
-                    *(each.value for each in given[:-1] if isinstance(each, Fixed)), torch.zeros(2)
+                    *(operand.value for operand in operands[:-1] if isinstance(operand, Fixed)),
+                    torch.zeros(2),
                 )
             )
-        if isinstance(operation, moving.Gather) and isinstance(given[0], Fixed):
-            return self._embedded(operation, given)
+        if isinstance(operation, moving.Gather) and isinstance(operands[0], Fixed):
+            return self._embedded(operation, operands)
         # 2. What only moves numbers computes nothing: follow where each comes from.
         if operation.moves:
-            return self._moved(node, given)
+            return self._moved(node, operands)
         # 3. What computes takes numbers in one block: write the moves before it.
-        given = [self._settled(each) for each in given]
+        operands = [self._settled(operand) for operand in operands]
         match operation:
             case ops.Sum():
-                return self._summed(node, operation.signs, given)
+                return self._summed(node, operation.signs, operands)
             case ops.Product():
-                return self._multiplied(node, given)
+                return self._multiplied(node, operands)
             case ops.Power() if operation.exponent == 2:
-                return self._multiplied(node, [given[0], given[0]])
-            case ops.Quotient() if isinstance(given[1], Fixed):
+                return self._multiplied(node, [operands[0], operands[0]])
+            case ops.Quotient() if isinstance(operands[1], Fixed):
                 with np.errstate(divide="ignore"):
                     return self._scaled(
-                        given[0], 1 / _of_sample(given[1].value, node), np.zeros(())
+                        operands[0], 1 / _of_sample(operands[1].value, node), np.zeros(())
                     )
-            case ops.Where() if isinstance(given[0], Fixed):
-                return self._chosen(node, _of_sample(given[0].value, node) > 0, given[1:])
+            case ops.Where() if isinstance(operands[0], Fixed):
+                return self._chosen(node, _of_sample(operands[0].value, node) > 0, operands[1:])
             case ops.MatMul():
-                return self._matrix_product(node, given)
+                return self._matrix_product(node, operands)
             case ops.Softmax() if operation.axis == len(node.shape) - 1 and not operation.log:
-                return self._softmax(given[0])
+                return self._softmax(operands[0])
             case ops.LayerNorm() | ops.RMSNorm() if operation.axes == (len(node.shape) - 1,):
-                return self._normalized(node, operation, given[0])
-        return self._pooled(node, given[0])
+                return self._normalized(node, operation, operands[0])
+        return self._pooled(node, operands[0])
 
     def _pooled(self, node: opgraph.Node, held: Held) -> Held:
         operation = node.operation
@@ -253,9 +256,9 @@ class _Writer(Holding):
                 return self._averaged(operation, held)
         raise ValueError("has no integer form")
 
-    def _embedded(self, operation: Any, given: list[Held]) -> Held:
+    def _embedded(self, operation: Any, operands: list[Held]) -> Held:
         """Rows of a constant table by tokens; on a grid of 16 bits over the whole of it."""
-        table, tokens = given
+        table, tokens = operands
         tokens = self._settled(tokens)
         if (
             operation.axes != (0,)
@@ -275,21 +278,25 @@ class _Writer(Holding):
         self.inserted.append(name)
         return OnGrid(name, grid)
 
-    def _chosen(self, node: opgraph.Node, keep: npt.NDArray[np.bool_], given: list[Held]) -> Held:
+    def _chosen(
+        self, node: opgraph.Node, keep: npt.NDArray[np.bool_], operands: list[Held]
+    ) -> Held:
         """Values where a constant mask is true, a constant elsewhere, or the other way round."""
-        (held, other), keep = (given, keep) if isinstance(given[1], Fixed) else (given[::-1], ~keep)
+        (held, other), keep = (
+            (operands, keep) if isinstance(operands[1], Fixed) else (operands[::-1], ~keep)
+        )
         if not isinstance(other, Fixed):
             raise ValueError("chooses between two things that both depend on the input")
         constant = _of_sample(other.value, node)
         return self._scaled(held, keep.astype(np.float64), np.where(keep, 0.0, constant))
 
-    def _moved(self, node: opgraph.Node, given: list[Held]) -> Moved:
+    def _moved(self, node: opgraph.Node, operands: list[Held]) -> Moved:
         """Find where each output element comes from by applying the move to a tensor of element
         numbers.
         """
         sources = node.sources
         if isinstance(node.operation, moving.Expand):
-            sources, given = sources[:1], given[:1]  # a second operand only tells the batch
+            sources, operands = sources[:1], operands[:1]  # a second operand only tells the batch
         indices = [index for index in sources if not isinstance(self._held[index], Fixed)]
         start = self._held[indices[0]]
         if len(indices) > 1 or not isinstance(start, Moved):
@@ -298,12 +305,12 @@ class _Writer(Holding):
             sizes = [math.prod(self._shape(index)) for index in indices]
             parts = iter(torch.split(start.numbers, sizes, dim=1))
             moved = [next(parts).reshape(2, *self._shape(index)) for index in indices]
-            places = iter([(each, torch.zeros_like(each)) for each in moved])
+            places = iter([(index, torch.zeros_like(index)) for index in moved])
         else:
             places = iter([(start.numbers, start.constants)])
         numbers, constants = [], []
-        for index, each in zip(sources, given, strict=True):
-            pair = self._of_two(index, each) if isinstance(each, Fixed) else next(places)
+        for index, operand in zip(sources, operands, strict=True):
+            pair = self._of_two(index, operand) if isinstance(operand, Fixed) else next(places)
             numbers.append(pair[0])
             constants.append(pair[1])
         operation = node.operation
@@ -370,7 +377,9 @@ class _Writer(Holding):
         # 3. One gather does the whole move; padding takes what stands for 0.
         indices = torch.where(empty[0], held.total, first - 1).numpy()
         fill = source.grid.zero_point if isinstance(source, OnGrid) else 0
-        name = self.add(Arrange, *(each.name for each in held.sources), indices=indices, fill=fill)
+        name = self.add(
+            Arrange, *(source.name for source in held.sources), indices=indices, fill=fill
+        )
         module = replace(source, name=name)
         if isinstance(module, OnGrid) and self._tokens.get(source.name) == module.grid:
             self._tokens[name] = module.grid
@@ -385,28 +394,28 @@ class _Writer(Holding):
         """Return the shape of a value for one sample, without the batch dimension."""
         return self._graph.nodes[index].shape[1:]
 
-    def _alike(self, given: list[Held]) -> list[OnGrid] | list[Raw]:
+    def _alike(self, operands: list[Held]) -> list[OnGrid] | list[Raw]:
         """On one grid; a single one as it is, if it holds integers already."""
-        if len(given) == 1 and isinstance(given[0], Raw):
-            return [given[0]]
-        if len({held.grid for held in given if isinstance(held, OnGrid)}) == 1 and all(
-            isinstance(held, OnGrid) for held in given
+        if len(operands) == 1 and isinstance(operands[0], Raw):
+            return [operands[0]]
+        if len({held.grid for held in operands if isinstance(held, OnGrid)}) == 1 and all(
+            isinstance(held, OnGrid) for held in operands
         ):
-            return [held for held in given if isinstance(held, OnGrid)]
-        reaches = [self.reach(held) for held in given]
+            return [held for held in operands if isinstance(held, OnGrid)]
+        reaches = [self.reach(held) for held in operands]
         grid = Grid.over(
             min(reach[0] for reach in reaches), max(reach[1] for reach in reaches), FINE
         )
-        return [self.onto(held, grid) for held in given]
+        return [self.onto(held, grid) for held in operands]
 
-    def _summed(self, node: opgraph.Node, signs: tuple[int, ...], given: list[Held]) -> Held:
+    def _summed(self, node: opgraph.Node, signs: tuple[int, ...], operands: list[Held]) -> Held:
         constant: Real = np.zeros(())
         terms, kept = [], []
-        for sign, each in zip(signs, given, strict=True):
-            if isinstance(each, Fixed):
-                constant = constant + sign * _of_sample(each.value, node)
+        for sign, operand in zip(signs, operands, strict=True):
+            if isinstance(operand, Fixed):
+                constant = constant + sign * _of_sample(operand.value, node)
             else:
-                terms.append(each)
+                terms.append(operand)
                 kept.append(sign)
         if len(terms) == 1:
             return self._scaled(terms[0], np.full((), float(kept[0])), constant)
@@ -421,22 +430,22 @@ class _Writer(Holding):
             return OnGrid(source.name, replace(source.grid, scale=source.scale * float(factor)))
         return Scaled(source, np.asarray(factor), np.asarray(offset))
 
-    def _multiplied(self, node: opgraph.Node, given: list[Held]) -> Held:
-        factors = [held for held in given if not isinstance(held, Fixed)]
-        constants = [_of_sample(held.value, node) for held in given if isinstance(held, Fixed)]
-        made: Held = factors[0]
+    def _multiplied(self, node: opgraph.Node, operands: list[Held]) -> Held:
+        factors = [held for held in operands if not isinstance(held, Fixed)]
+        constants = [_of_sample(held.value, node) for held in operands if isinstance(held, Fixed)]
+        product: Held = factors[0]
         if len(factors) > 1:
             first, second = (self.grid(factor, _FACTOR) for factor in factors[:2])
             name = self.add(Product, first.name, second.name, first=first.grid, second=second.grid)
-            made = product_of(name, first.grid, second.grid, 1)
+            product = product_of(name, first.grid, second.grid, 1)
             if len(factors) > 2:
                 raise ValueError("multiplies more than two tensors")
         for constant in constants:
-            made = self._scaled(made, constant, np.zeros(()))
-        return made
+            product = self._scaled(product, constant, np.zeros(()))
+        return product
 
-    def _matrix_product(self, node: opgraph.Node, given: list[Held]) -> Held:
-        first, second = given
+    def _matrix_product(self, node: opgraph.Node, operands: list[Held]) -> Held:
+        first, second = operands
         terms = self._shape(node.sources[0])[-1]
         if self._shape(node.sources[0])[:-2] != self._shape(node.sources[1])[:-2]:
             raise ValueError("multiplies matrices of another number")
@@ -447,9 +456,9 @@ class _Writer(Holding):
             return product_of(name, left.grid, right.grid, terms)
         # A weighted mean of the values: nothing lies beyond them, though intervals see no more than
         # the sum of weights.
-        made = self.add(Divide, name, left.name, weights=left.grid)
+        quotient = self.add(Divide, name, left.name, weights=left.grid)
         return Raw(
-            made,
+            quotient,
             right.scale / 2**QUOTIENT_BITS,
             right.grid.ends,
             terms * 2**QUOTIENT_BITS * right.greatest,
@@ -457,13 +466,13 @@ class _Writer(Holding):
 
     def _eight_bits(self, held: Held) -> OnGrid:
         """On a grid of 8 bits; a normalised value reaches too far beyond what it usually is."""
-        made = self.grid(held, COARSE)
-        if made.name in self.normed:
+        narrowed = self.grid(held, COARSE)
+        if narrowed.name in self.normed:
             raise ValueError(
                 "multiplies matrices of normalised numbers, which the fake-quantized network has on"
                 " no grid"
             )
-        return made
+        return narrowed
 
     def _softmax(self, held: Held) -> Held:
         """Where constants are added or chosen, as masks are: only what can show in a weight of
@@ -482,7 +491,7 @@ class _Writer(Holding):
         if not np.isfinite(best).all():
             raise ValueError("masks a whole row, or by what is no number")
         keep = upper >= best - _VANISHED
-        factor, offset = (np.broadcast_to(each, shape) for each in (held.factor, held.offset))
+        factor, offset = (np.broadcast_to(part, shape) for part in (held.factor, held.offset))
         counted = None if keep.all() else keep
         # A softmax does not see what is added to a whole row.
         offset = np.where(
@@ -515,25 +524,27 @@ class _Writer(Holding):
         for bits in range(FINE, COARSE - 1, -1):
             source = self.grid(held, bits)
             try:
-                made = Normalize.of(
+                normalized = Normalize.of(
                     node.name, "", source.grid, size, centred=centred, epsilon=operation.eps
                 )
                 break
             except ValueError:
                 if bits == COARSE:
                     raise
-        name = self.add(lambda name, inputs: replace(made, name=name, inputs=inputs), source.name)
+        name = self.add(
+            lambda name, inputs: replace(normalized, name=name, inputs=inputs), source.name
+        )
         self.inserted.append(name)
         self.normed.add(name)
         # No normalised value is beyond sqrt(n), as their squares add up to n at the most.
         reach = math.sqrt(size)
-        raw = Raw(name, 2.0**-NORM_BITS, (-reach, reach), made.greatest)
+        raw = Raw(name, 2.0**-NORM_BITS, (-reach, reach), normalized.greatest)
         ends = (operation.weight, getattr(operation, "bias", None))
         if ends == (None, None):
             return raw
         weight, bias = (
-            np.full((), float(default)) if each is None else _of_sample(each, node)
-            for each, default in zip(ends, (1, 0), strict=True)
+            np.full((), float(default)) if end is None else _of_sample(end, node)
+            for end, default in zip(ends, (1, 0), strict=True)
         )
         return Scaled(raw, weight, bias)
 
@@ -547,7 +558,10 @@ class _Writer(Holding):
         return _mean(name, source, places, 1 if operation.name == "sum" else places)
 
     def _greatest(self, operation: Any, held: Held) -> Held:
-        source, padding = self.grid(held, FINE), tuple((each, each) for each in operation.padding)
+        source, padding = (
+            self.grid(held, FINE),
+            tuple((width, width) for width in operation.padding),
+        )
         name = self.add(
             MaxPool,
             source.name,
@@ -565,7 +579,7 @@ class _Writer(Holding):
                 " bits"
             )
         padding, places = (
-            tuple((each, each) for each in operation.padding),
+            tuple((width, width) for width in operation.padding),
             math.prod(operation.kernel),
         )
         name = self.add(

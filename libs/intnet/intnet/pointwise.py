@@ -44,16 +44,16 @@ class Rectify(Operation):
 
     zero_point: int
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        return np.maximum(given[0], self.zero_point)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        return np.maximum(operands[0], self.zero_point)
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        x = given[0]
-        made = nodes.add("Max", x.name, nodes.constant(self.zero_point, x.dtype))
-        return replace(x, name=made, low=max(x.low, self.zero_point))
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        tensor = tensors[0]
+        greatest = nodes.add("Max", tensor.name, nodes.constant(self.zero_point, tensor.dtype))
+        return replace(tensor, name=greatest, low=max(tensor.low, self.zero_point))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,26 +68,27 @@ class Requantize(Operation):
     axis: int
     output: Grid
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        x = given[0].astype(np.int64) - self.zero_point
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        values = operands[0].astype(np.int64) - self.zero_point
         multiplier, shift = (
-            along(each, self.axis, x.ndim) for each in (self.factor.multiplier, self.factor.shift)
+            along(part, self.axis, values.ndim)
+            for part in (self.factor.multiplier, self.factor.shift)
         )
         zero_point = self.output.zero_point
         return self.output.clip(
-            rescale(self.factors(x, multiplier), multiplier, shift, rounding, zero_point)
+            rescale(self.factors(values, multiplier), multiplier, shift, rounding, zero_point)
         )
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
-        return (given[0].reach(self.zero_point) * int(self.factor.multiplier.max())).bit_length()
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
+        return (spans[0].reach(self.zero_point) * int(self.factor.multiplier.max())).bit_length()
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * ((self.zero_point != 0) + 1 + SCALE_DOWN[rounding] + CLAMP)
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * ((self.zero_point != 0) + 1 + SCALE_DOWN[rounding] + CLAMP)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         rank, count = 1 + len(nodes.shapes[self.name]), len(self.factor.shift)
         places = () if count == 1 else (count, *(1,) * (rank - 1 - self.axis % rank))
-        return nodes.rescale(given[0], self.zero_point, self.factor, places, self.output)
+        return nodes.rescale(tensors[0], self.zero_point, self.factor, places, self.output)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,39 +131,45 @@ class Add(Operation):
             name, inputs, tuple(grid.zero_point for grid in grids), multipliers, shift, output
         )
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return broadcast(self, given)
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return broadcast(self, shapes)
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        terms = zip(given, self.zero_points, self.multipliers, strict=True)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        terms = zip(operands, self.zero_points, self.multipliers, strict=True)
         total = sum(
-            (self.factors(x.astype(np.int64) - z, np.abs(m)) * m for x, z, m in terms),
+            (
+                self.factors(values.astype(np.int64) - zero_point, np.abs(multiplier)) * multiplier
+                for values, zero_point, multiplier in terms
+            ),
             start=np.int64(0),
         )
         return self.output.clip(
             shift_right(np.asarray(total), self.shift, rounding, self.output.zero_point)
         )
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
-        terms = zip(given, self.zero_points, self.multipliers, strict=True)
-        return sum(span.reach(zero) * abs(m) for span, zero, m in terms).bit_length()
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
+        terms = zip(spans, self.zero_points, self.multipliers, strict=True)
+        return sum(
+            span.reach(zero) * abs(multiplier) for span, zero, multiplier in terms
+        ).bit_length()
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
-        signed = list(zip(given, self.multipliers, strict=True))
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
+        signed = list(zip(spans, self.multipliers, strict=True))
         make = partial(self.apply_sample, rounding=known.rounding)
         return Span(
-            make([each.lower if m >= 0 else each.upper for each, m in signed]),
-            make([each.upper if m >= 0 else each.lower for each, m in signed]),
+            make([span.lower if multiplier >= 0 else span.upper for span, multiplier in signed]),
+            make([span.upper if multiplier >= 0 else span.lower for span, multiplier in signed]),
         )
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
         subtracted = sum(zero_point != 0 for zero_point in self.zero_points)
-        return made * (subtracted + 2 * len(self.inputs) - 1 + SCALE_DOWN[rounding] + CLAMP)
+        return outputs * (subtracted + 2 * len(self.inputs) - 1 + SCALE_DOWN[rounding] + CLAMP)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        parts = list(zip(given, self.zero_points, self.multipliers, strict=True))
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        parts = list(zip(tensors, self.zero_points, self.multipliers, strict=True))
         greatest = sum(
-            max(x.high - zero, zero - x.low) * abs(multiplier) for x, zero, multiplier in parts
+            max(tensor.high - zero, zero - tensor.low) * abs(multiplier)
+            for tensor, zero, multiplier in parts
         )
         if greatest + 2**self.shift // 2 >= 2**63:
             raise ValueError(
@@ -171,14 +178,14 @@ class Add(Operation):
         return nodes.weighted_sum(parts, 0, self.shift, self.output)
 
 
-def broadcast(of: Operation, shapes: Sequence[Shape]) -> Shape:
+def broadcast(operation: Operation, shapes: Sequence[Shape]) -> Shape:
     """The shape that all of them broadcast to. Raises ValueError, naming the operation, where
     there is none.
     """
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
-        of.require(False, shapes[0])
+        operation.require(False, shapes[0])
         raise
 
 
@@ -196,30 +203,32 @@ class Affine(Operation):
     shift: int
     output: Grid
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return broadcast(self, [*given, self.multiplier.shape, self.offset.shape])
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return broadcast(self, [*shapes, self.multiplier.shape, self.offset.shape])
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        x = self.factors(given[0].astype(np.int64) - self.zero_point, np.abs(self.multiplier))
-        total = x * self.multiplier + self.offset
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        values = self.factors(
+            operands[0].astype(np.int64) - self.zero_point, np.abs(self.multiplier)
+        )
+        total = values * self.multiplier + self.offset
         return self.output.clip(shift_right(total, self.shift, rounding, self.output.zero_point))
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
-        greatest = given[0].reach(self.zero_point) * _magnitude(self.multiplier)
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
+        greatest = spans[0].reach(self.zero_point) * _magnitude(self.multiplier)
         return (greatest + _magnitude(self.offset) + int(2**self.shift)).bit_length()
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """Monotone at each place, upward or downward."""
         ends = [
-            self.apply_sample([end], known.rounding) for end in (given[0].lower, given[0].upper)
+            self.apply_sample([end], known.rounding) for end in (spans[0].lower, spans[0].upper)
         ]
         return Span(np.minimum(*ends), np.maximum(*ends))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * ((self.zero_point != 0) + 2 + SCALE_DOWN[rounding] + CLAMP)
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * ((self.zero_point != 0) + 2 + SCALE_DOWN[rounding] + CLAMP)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        term = given[0], self.zero_point, self.multiplier
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        term = tensors[0], self.zero_point, self.multiplier
         return nodes.weighted_sum([term], self.offset, self.shift, self.output)
 
 
@@ -234,8 +243,8 @@ class Smooth(Operation):
 
     input: Grid
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
-        span, (low, high) = given[0], given[0].ends
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
+        span, (low, high) = spans[0], spans[0].ends
         # Compute the function once for every integer in reach; then each different interval takes
         # the least and the greatest of its part.
         image = self.apply_sample([every(low, high)], known.rounding)
@@ -244,8 +253,8 @@ class Smooth(Operation):
         )
         ends = np.array(
             [
-                (image[a - low : b - low + 1].min(), image[a - low : b - low + 1].max())
-                for a, b in pairs.T
+                (image[start - low : end - low + 1].min(), image[start - low : end - low + 1].max())
+                for start, end in pairs.T
             ]
         )
         lower, upper = ends[where.ravel()].T
@@ -261,18 +270,18 @@ class Table(Smooth):
     table: npt.NDArray[np.uint8]
     output: Grid
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        return np.asarray(self.table[given[0] - self.input.low].astype(np.int64))
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        return np.asarray(self.table[operands[0] - self.input.low].astype(np.int64))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        index = nodes.cast(given[0].name, np.int32)
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        index = nodes.cast(tensors[0].name, np.int32)
         if self.input.low:
             index = nodes.add("Sub", index, nodes.constant(self.input.low, np.int32))
-        made = nodes.add("Gather", nodes.constant(self.table, np.uint8), index, axis=0)
-        return Tensor(made, np.uint8, self.output.low, self.output.high)
+        looked_up = nodes.add("Gather", nodes.constant(self.table, np.uint8), index, axis=0)
+        return Tensor(looked_up, np.uint8, self.output.low, self.output.high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,16 +304,16 @@ class Polynomial(Smooth):
     factor: Dyadic
     output: Grid
 
-    def product(self, x: Integers) -> Integers:
-        """q x (e + one), int64, before its rescaling."""
-        q = x.astype(np.int64) - self.input.zero_point
-        t = np.minimum(np.abs(q), self.limit) - self.limit
-        error = np.sign(q) * (self.constant - t * t)
-        return np.asarray(q * ((error >> self.shift) + self.one))
+    def product(self, values: Integers) -> Integers:
+        """q (e + one), int64, before its rescaling."""
+        centred = values.astype(np.int64) - self.input.zero_point
+        capped = np.minimum(np.abs(centred), self.limit) - self.limit
+        error = np.sign(centred) * (self.constant - capped * capped)
+        return np.asarray(centred * ((error >> self.shift) + self.one))
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
         product, (multiplier,), (shift,) = (
-            self.product(given[0]),
+            self.product(operands[0]),
             self.factor.multiplier,
             self.factor.shift,
         )
@@ -313,19 +322,19 @@ class Polynomial(Smooth):
             rescale(product, multiplier, shift, rounding, self.output.zero_point)
         )
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
-        product = self.product(every(*given[0].ends))
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
+        product = self.product(every(*spans[0].ends))
         return (int(np.abs(product).max()) * int(self.factor.multiplier.max())).bit_length()
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * (POLYNOMIAL + 1 + SCALE_DOWN[rounding] + CLAMP)
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * (POLYNOMIAL + 1 + SCALE_DOWN[rounding] + CLAMP)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        q = nodes.widened(given[0].name, self.input.zero_point)
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        centred = nodes.widened(tensors[0].name, self.input.zero_point)
         # The sign of 0 is 1 here, not 0; what it multiplies is multiplied by q = 0 in the end.
-        sign, limit = nodes.sign(q), nodes.wide(self.limit)
-        t = nodes.add("Sub", nodes.add("Min", nodes.add("Mul", q, sign), limit), limit)
-        e = nodes.add("Sub", nodes.wide(self.constant), nodes.add("Mul", t, t))
-        e = nodes.floor(nodes.add("Mul", e, sign), np.array(self.shift))
-        doubled = nodes.add("Mul", q, nodes.add("Add", e, nodes.wide(self.one)))
+        sign, limit = nodes.sign(centred), nodes.wide(self.limit)
+        capped = nodes.add("Sub", nodes.add("Min", nodes.add("Mul", centred, sign), limit), limit)
+        erf = nodes.add("Sub", nodes.wide(self.constant), nodes.add("Mul", capped, capped))
+        erf = nodes.floor(nodes.add("Mul", erf, sign), np.array(self.shift))
+        doubled = nodes.add("Mul", centred, nodes.add("Add", erf, nodes.wide(self.one)))
         return nodes.times(doubled, self.factor, (), self.output)

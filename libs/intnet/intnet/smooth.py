@@ -188,9 +188,9 @@ def _ends(row: Activation, hardness: float, output: Grid) -> tuple[float, float]
     below = np.flatnonzero(entries != output.zero_point)
     lower = points[max(below[0] - 1, 0)] if len(below) and points[below[0]] <= 0 else 0.0
     above = np.flatnonzero(entries != output.high)
-    found = points[min(above[-1] + 1, len(points) - 1)] if len(above) else 0.0
+    end = points[min(above[-1] + 1, len(points) - 1)] if len(above) else 0.0
     # Where every x gives the same integer, any grid serves.
-    return (float(lower), max(float(found), 0.0)) if found > 0 or lower < 0 else (0.0, output.scale)
+    return (float(lower), max(float(end), 0.0)) if end > 0 or lower < 0 else (0.0, output.scale)
 
 
 def _entries(

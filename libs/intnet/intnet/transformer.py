@@ -62,28 +62,28 @@ class Embedding(Operation):
     table: Integers
     output: Grid
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return (*given[0], self.table.shape[1])
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (*shapes[0], self.table.shape[1])
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        return np.asarray(self.table[given[0]])
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        return np.asarray(self.table[operands[0]])
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """Return the span of all rows of the table, whichever tokens come."""
-        shape = self.shape([given[0].lower.shape])
+        shape = self.shape([spans[0].lower.shape])
         return Span(*(np.broadcast_to(end(self.table, axis=0), shape) for end in (np.min, np.max)))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         dtype = self.output.storage
         # Rows of 16 bits are widened after they were taken: the table is most of the file.
         halves = dtype == np.int32 and self.output.low >= 0 and self.output.high < 2**16
         table = nodes.constant(self.table, np.uint16 if halves else dtype)
-        made = nodes.add("Gather", table, nodes.cast(given[0].name, np.int32), axis=0)
-        made = nodes.cast(made, dtype) if halves else made
-        return Tensor(made, dtype, self.output.low, self.output.high)
+        rows = nodes.add("Gather", table, nodes.cast(tensors[0].name, np.int32), axis=0)
+        rows = nodes.cast(rows, dtype) if halves else rows
+        return Tensor(rows, dtype, self.output.low, self.output.high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,38 +93,43 @@ class _Pair(Operation):
     first: Grid
     second: Grid
 
-    def _centred(self, given: Sequence[Integers]) -> list[Integers]:
-        pairs = zip(given, (self.first, self.second), strict=True)
-        return [x.astype(np.int64) - grid.zero_point for x, grid in pairs]
+    def _centred(self, operands: Sequence[Integers]) -> list[Integers]:
+        pairs = zip(operands, (self.first, self.second), strict=True)
+        return [values.astype(np.int64) - grid.zero_point for values, grid in pairs]
 
     def _corners(self, ends: Sequence[tuple[int, int]], terms: int) -> list[int]:
         """What `terms` products may come to, at the ends of both tensors."""
         first, second = self.first.zero_point, self.second.zero_point
-        return [terms * (x - first) * (y - second) for x in ends[0] for y in ends[1]]
+        return [
+            terms * (first_end - first) * (second_end - second)
+            for first_end in ends[0]
+            for second_end in ends[1]
+        ]
 
     def _terms(self, first: Shape) -> int:
         return 1
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
-        shapes = [each.lower.shape for each in given]
-        corners = self._corners([each.ends for each in given], self._terms(shapes[0]))
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
+        shapes = [span.lower.shape for span in spans]
+        corners = self._corners([span.ends for span in spans], self._terms(shapes[0]))
         return Span.filled(self.shape(shapes), min(corners), max(corners))
 
-    def sums(self, given: Sequence[Span]) -> Sum:
-        corners = self._corners([span.ends for span in given], self._terms(given[0].lower.shape))
+    def sums(self, spans: Sequence[Span]) -> Sum:
+        corners = self._corners([span.ends for span in spans], self._terms(spans[0].lower.shape))
         return Sum(min(0, *corners), max(0, *corners))
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * self._terms(given[0])
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * self._terms(shapes[0])
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         corners = self._corners(
-            [(x.low, x.high) for x in given], self._terms(nodes.shapes[self.inputs[0]])
+            [(tensor.low, tensor.high) for tensor in tensors],
+            self._terms(nodes.shapes[self.inputs[0]]),
         )
         nodes.sums_to(max(map(abs, corners)))
-        return Tensor(self._write(nodes, *given), np.int32, min(corners), max(corners))
+        return Tensor(self._write(nodes, *tensors), np.int32, min(corners), max(corners))
 
-    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
+    def _write(self, nodes: Nodes, left: Tensor, right: Tensor) -> str:
         raise NotImplementedError
 
 
@@ -136,13 +141,13 @@ class MatrixProduct(_Pair):
 
     kind: ClassVar[str] = "multiply_accumulate"
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        first, second = given
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        first, second = shapes
         self.require(first[:-2] == second[:-2] and first[-1] == second[-2], first)
         return (*first[:-1], second[-1])
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        first, second = self._centred(given)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        first, second = self._centred(operands)
         kind = kind_of_sums(first, second, first.shape[-1])
         return self.accumulators(
             np.asarray((first.astype(kind) @ second.astype(kind)).astype(np.int64))
@@ -151,12 +156,10 @@ class MatrixProduct(_Pair):
     def _terms(self, first: Shape) -> int:
         return first[-1]
 
-    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
-        (left, zero), (right, other) = (
-            nodes.unsigned(x, self.first.zero_point),
-            nodes.unsigned(y, self.second.zero_point),
-        )
-        return nodes.add("MatMulInteger", left, right, zero, other)
+    def _write(self, nodes: Nodes, left: Tensor, right: Tensor) -> str:
+        rows, zero = nodes.unsigned(left, self.first.zero_point)
+        columns, other_zero = nodes.unsigned(right, self.second.zero_point)
+        return nodes.add("MatMulInteger", rows, columns, zero, other_zero)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,16 +168,18 @@ class Product(_Pair):
     broadcast.
     """
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        return broadcast(self, given)
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return broadcast(self, shapes)
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        first, second = self._centred(given)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        first, second = self._centred(operands)
         return self.accumulators(first * second)
 
-    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
+    def _write(self, nodes: Nodes, left: Tensor, right: Tensor) -> str:
         return nodes.add(
-            "Mul", nodes.centred(x, self.first.zero_point), nodes.centred(y, self.second.zero_point)
+            "Mul",
+            nodes.centred(left, self.first.zero_point),
+            nodes.centred(right, self.second.zero_point),
         )
 
 
@@ -188,26 +193,26 @@ class SumOver(Operation):
     dimensions: tuple[int, ...]
     keep: bool
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
         summed = set(self.dimensions)
         return tuple(
-            1 if at in summed else size
-            for at, size in enumerate(given[0])
-            if self.keep or at not in summed
+            1 if axis in summed else size
+            for axis, size in enumerate(shapes[0])
+            if self.keep or axis not in summed
         )
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
         axes = tuple(1 + dimension for dimension in self.dimensions)
         return self.accumulators(
-            (given[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep)
+            (operands[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep)
         )
 
-    def sums(self, given: Sequence[Span]) -> Sum:
+    def sums(self, spans: Sequence[Span]) -> Sum:
         zero, total = self.input.zero_point, partial(np.sum, axis=self.dimensions)
-        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        ends = np.minimum(spans[0].lower - zero, 0), np.maximum(spans[0].upper - zero, 0)
         return Sum(int(total(ends[0]).min()), int(total(ends[1]).max()))
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """Without the check of 32 bits that `apply` makes: the proof tells which width the sum
         needs.
         """
@@ -215,20 +220,20 @@ class SumOver(Operation):
         return Span(
             *(
                 np.asarray(total(end - self.input.zero_point))
-                for end in (given[0].lower, given[0].upper)
+                for end in (spans[0].lower, spans[0].upper)
             )
         )
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return math.prod(given[0]) - made
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return math.prod(shapes[0]) - outputs
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        x, zero = given[0], self.input.zero_point
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        tensor, zero = tensors[0], self.input.zero_point
         axes = nodes.constant([1 + dimension for dimension in self.dimensions], np.int64)
-        made = nodes.add("ReduceSum", nodes.centred(x, zero), axes, keepdims=int(self.keep))
+        total = nodes.add("ReduceSum", nodes.centred(tensor, zero), axes, keepdims=int(self.keep))
         places = math.prod(nodes.shapes[self.inputs[0]][dimension] for dimension in self.dimensions)
-        nodes.sums_to(places * max(zero - x.low, x.high - zero))
-        return Tensor(made, np.int32, places * (x.low - zero), places * (x.high - zero))
+        nodes.sums_to(places * max(zero - tensor.low, tensor.high - zero))
+        return Tensor(total, np.int32, places * (tensor.low - zero), places * (tensor.high - zero))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,49 +293,51 @@ class Normalize(Operation):
         """
         return math.ceil(self.numerator / 2.0**self.precision * (1 + 2.0**-self.precision)) + 1
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        x = given[0].astype(np.int64)
-        d = (
-            x * x.shape[-1] - x.sum(-1, keepdims=True)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        values = operands[0].astype(np.int64)
+        deviation = (
+            values * values.shape[-1] - values.sum(-1, keepdims=True)
             if self.centred
-            else x - self.input.zero_point
+            else values - self.input.zero_point
         )
         squares = np.maximum(
-            ((d * d).sum(-1, keepdims=True) << 2 * self.precision) + self.epsilon, 1
+            ((deviation * deviation).sum(-1, keepdims=True) << 2 * self.precision) + self.epsilon, 1
         )
-        return self.accumulators(divided(d * self.numerator, square_root(squares)))
+        return self.accumulators(divided(deviation * self.numerator, square_root(squares)))
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """What no normalised value exceeds; its intervals alone would say more."""
-        shape, (low, high), grid = given[0].lower.shape, given[0].ends, self.input
+        shape, (low, high), grid = spans[0].lower.shape, spans[0].ends, self.input
         if shape[-1] != self.size or low < grid.low or high > grid.high:
             raise ValueError(
                 f"{self.name!r} norms {self.size} integers of {grid}, not {shape[-1]} up to {high}"
             )
         return Span.filled(shape, -self.greatest, self.greatest)
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * NORMALIZE
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * NORMALIZE
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
         # n x - sum(x) stands for x - mean, as it is an integer.
         if self.centred:
             size, wide = (
                 nodes.wide(nodes.shapes[self.inputs[0]][-1]),
-                nodes.widened(given[0].name, 0),
+                nodes.widened(tensors[0].name, 0),
             )
-            d = nodes.add("Sub", nodes.add("Mul", wide, size), nodes.total(wide))
+            deviation = nodes.add("Sub", nodes.add("Mul", wide, size), nodes.total(wide))
         else:
-            d = nodes.widened(given[0].name, self.input.zero_point)
+            deviation = nodes.widened(tensors[0].name, self.input.zero_point)
         squares = nodes.add(
-            "Mul", nodes.total(nodes.add("Mul", d, d)), nodes.wide(4**self.precision)
+            "Mul",
+            nodes.total(nodes.add("Mul", deviation, deviation)),
+            nodes.wide(4**self.precision),
         )
         squares = nodes.add(
             "Max", nodes.add("Add", squares, nodes.wide(self.epsilon)), nodes.wide(1)
         )
         root = nodes.square_root(squares)
-        made = nodes.divided(nodes.add("Mul", d, nodes.wide(self.numerator)), root)
-        return Tensor(nodes.narrowed(made, np.int32), np.int32, -self.greatest, self.greatest)
+        quotient = nodes.divided(nodes.add("Mul", deviation, nodes.wide(self.numerator)), root)
+        return Tensor(nodes.narrowed(quotient, np.int32), np.int32, -self.greatest, self.greatest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,42 +355,42 @@ class Exponential(Operation):
     output: Grid
     keep: npt.NDArray[np.bool_] | None = None
 
-    def shape(self, given: Sequence[Shape]) -> Shape:
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
         if self.keep is not None:
-            self.require(np.broadcast_shapes(given[0], self.keep.shape) == given[0], given[0])
-        return given[0]
+            self.require(np.broadcast_shapes(shapes[0], self.keep.shape) == shapes[0], shapes[0])
+        return shapes[0]
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        x, (multiplier,), (shift,) = (
-            given[0].astype(np.int64),
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        values, (multiplier,), (shift,) = (
+            operands[0].astype(np.int64),
             self.factor.multiplier,
             self.factor.shift,
         )
         keep = True if self.keep is None else self.keep
-        below = np.where(keep, np.where(keep, x, INT32.min).max(-1, keepdims=True) - x, 0)
+        below = np.where(keep, np.where(keep, values, INT32.min).max(-1, keepdims=True) - values, 0)
         parts = rescale(self.factors(below, multiplier), multiplier, shift, rounding)
         power = self.table[parts % OCTAVE] >> np.minimum(parts // OCTAVE, 63)
         return shift_right(power, POWER_BITS, Rounding.HALF_UP) * keep
 
-    def rescaling_bits(self, given: Sequence[Span]) -> int:
-        low, high = given[0].ends
+    def rescaling_bits(self, spans: Sequence[Span]) -> int:
+        low, high = spans[0].ends
         return int(
             (high - low) * int(self.factor.multiplier[0]) + 2 ** int(self.factor.shift[0])
         ).bit_length()
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
-        return Span.of_grid(self.output, given[0].lower.shape)
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
+        return Span.of_grid(self.output, spans[0].lower.shape)
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * (EXPONENTIAL + SCALE_DOWN[rounding] + CLAMP)
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * (EXPONENTIAL + SCALE_DOWN[rounding] + CLAMP)
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        x, factor = given[0].name, self.factor
-        counted = x if self.keep is None else self._kept(nodes, x, self.keep)
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        name, factor = tensors[0].name, self.factor
+        counted = name if self.keep is None else self._kept(nodes, name, self.keep)
         # A power of two by how far x is below the greatest: whole octaves are shifts to the right,
         # and what is left of one is looked up.
         greatest = nodes.add("ReduceMax", counted, nodes.constant([-1], np.int64), keepdims=1)
-        below = nodes.add("Sub", nodes.widened(greatest, 0), nodes.widened(x, 0))
+        below = nodes.add("Sub", nodes.widened(greatest, 0), nodes.widened(name, 0))
         multiplier = factor.multiplier[0] * (1 if self.keep is None else self.keep)
         product = nodes.add("Mul", below, nodes.wide(multiplier))
         parts = nodes.rescaled(product, np.array(int(factor.shift[0])), nodes.rounding)
@@ -401,10 +408,10 @@ class Exponential(Operation):
         return Tensor(nodes.narrowed(rounded, dtype), dtype, 0, self.output.high)
 
     @staticmethod
-    def _kept(nodes: Nodes, x: str, keep: Integers) -> str:
-        """x where it counts, elsewhere what is below all."""
+    def _kept(nodes: Nodes, name: str, keep: Integers) -> str:
+        """The tensor where it counts, elsewhere what is below all."""
         least = nodes.constant(np.iinfo(np.int32).min, np.int32)
-        return nodes.add("Where", nodes.constant(keep, np.bool_), nodes.cast(x, np.int32), least)
+        return nodes.add("Where", nodes.constant(keep, np.bool_), nodes.cast(name, np.int32), least)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -419,15 +426,15 @@ class Divide(Operation):
     weights: Grid
     divides: ClassVar[bool] = True
 
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        total = given[1].astype(np.int64).sum(-1, keepdims=True)
+    def apply(self, operands: Sequence[Integers], rounding: Rounding) -> Integers:
+        total = operands[1].astype(np.int64).sum(-1, keepdims=True)
         if total.size and total.min() < (greatest := self.weights.high):
             raise ValueError(
                 f"{self.name}: weights sum to {total.min()}, where the greatest alone is {greatest}"
             )
-        return self.accumulators(divided(given[0].astype(np.int64) << QUOTIENT_BITS, total))
+        return self.accumulators(divided(operands[0].astype(np.int64) << QUOTIENT_BITS, total))
 
-    def span(self, given: Sequence[Span], known: Known) -> Span:
+    def span(self, spans: Sequence[Span], known: Known) -> Span:
         """A mean lies between the least and the greatest of what is averaged, and no weight is
         more than their sum.
         """
@@ -451,16 +458,16 @@ class Divide(Operation):
             raise ValueError(
                 f"{self.name!r} divides {numerator!r}, which its weights did not weigh"
             )
-        return Span.filled(given[0].lower.shape, low << QUOTIENT_BITS, high << QUOTIENT_BITS)
+        return Span.filled(spans[0].lower.shape, low << QUOTIENT_BITS, high << QUOTIENT_BITS)
 
-    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
-        return made * DIVISION
+    def count(self, shapes: Sequence[Shape], outputs: int, rounding: Rounding) -> int:
+        return outputs * DIVISION
 
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        x, weights = given
+    def write(self, nodes: Nodes, tensors: Sequence[Tensor]) -> Tensor:
+        scores, weights = tensors
         total = nodes.total(nodes.widened(weights.name, 0))
-        raised = nodes.add("Mul", nodes.widened(x.name, 0), nodes.wide(2**QUOTIENT_BITS))
-        made = nodes.narrowed(nodes.divided(raised, total), np.int32)
+        raised = nodes.add("Mul", nodes.widened(scores.name, 0), nodes.wide(2**QUOTIENT_BITS))
+        shares = nodes.narrowed(nodes.divided(raised, total), np.int32)
         # more than `prove_ranges` proves
-        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // self.weights.high + 1
-        return Tensor(made, np.int32, -reach, reach)
+        reach = (max(-scores.low, scores.high) << QUOTIENT_BITS) // self.weights.high + 1
+        return Tensor(shares, np.int32, -reach, reach)
