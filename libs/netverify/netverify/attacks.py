@@ -66,7 +66,7 @@ def attack(
     """
     if name not in ATTACKS:
         raise ValueError(f"attack must be one of {', '.join(ATTACKS)}, got {name!r}")
-    if any(each.ends is not None for each in properties):
+    if any(prop.ends is not None for prop in properties):
         raise ValueError("these attacks are of classifiers: a property asks for an interval")
     if not properties:
         return []
@@ -155,7 +155,7 @@ class _Search:
         generator: torch.Generator,
     ) -> None:
         self._module, self._properties, self.generator = module, properties, generator
-        self.labels = torch.tensor([each.label for each in properties])
+        self.labels = torch.tensor([prop.label for prop in properties])
         self.points: list[torch.Tensor | None] = [None] * len(properties)
         low, high = float32_box(properties)
         center = torch.minimum(torch.maximum(samples.float(), low), high)
@@ -203,12 +203,12 @@ class _Search:
 
 
 def _radii(properties: list[Property], center: torch.Tensor) -> torch.Tensor | None:
-    balls = [each.center is not None for each in properties]
+    balls = [prop.center is not None for prop in properties]
     if not any(balls):
         return None
     if not all(balls):
         raise ValueError("balls of one norm are attacked at once")
-    eps = torch.tensor([each.eps for each in properties], dtype=torch.float64)
+    eps = torch.tensor([prop.eps for prop in properties], dtype=torch.float64)
     # Rounding to float32 moves each of n coordinates by half a unit in the last place at most.
     size = center[0].numel() ** 0.5 if len(center) else 1.0
     slack = 2.0**-23 * size * (center.flatten(1).abs().amax(1).double() + eps)
@@ -231,11 +231,13 @@ def _ratio(labels: torch.Tensor, aims: torch.Tensor) -> Loss:
     """
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
-        own, aimed = (logits.gather(1, each[:, None])[:, 0] for each in (labels, aims))
+        label_logits, aimed = (
+            logits.gather(1, classes[:, None])[:, 0] for classes in (labels, aims)
+        )
         if logits.shape[1] < _RATIO_TAKES:
-            return aimed - own
+            return aimed - label_logits
         ranked = logits.sort(1, descending=True).values
-        return (aimed - own) / (ranked[:, 0] - (ranked[:, 2] + ranked[:, 3]) / 2 + _TINY)
+        return (aimed - label_logits) / (ranked[:, 0] - (ranked[:, 2] + ranked[:, 3]) / 2 + _TINY)
 
     return loss
 
@@ -324,12 +326,12 @@ def _apgd(
             return
         if bool(keep.all()):
             continue
-        rows, ball, parts = rows[keep], ball.some(keep), tuple(each[keep] for each in parts)
+        rows, ball, parts = rows[keep], ball.some(keep), tuple(part[keep] for part in parts)
         point, before, best, gradient, best_gradient = (
-            each[keep] for each in (point, before, best, gradient, best_gradient)
+            tensor[keep] for tensor in (point, before, best, gradient, best_gradient)
         )
         value, best_value, length, raised, marked, halved = (
-            each[keep] for each in (value, best_value, length, raised, marked, halved)
+            state[keep] for state in (value, best_value, length, raised, marked, halved)
         )
 
 
@@ -341,7 +343,7 @@ def _share(query: int, queries: int) -> float:
     schedule is of 10,000 queries.
     """
     scheduled = query / queries * _SCHEDULED
-    return float(_FIRST_SHARE * 0.5 ** sum(scheduled > each for each in _HALVED))
+    return float(_FIRST_SHARE * 0.5 ** sum(scheduled > step for step in _HALVED))
 
 
 def _square(search: _Search, queries: int) -> None:
@@ -372,10 +374,10 @@ def _square(search: _Search, queries: int) -> None:
         # 2. Keep what is nearer to another class.
         logits = search.logits(tried)
         search.note(tried, rows, logits)
-        found = margin(logits, search.labels[rows])
-        nearer = (found < value) | found.isnan()
+        margins = margin(logits, search.labels[rows])
+        nearer = (margins < value) | margins.isnan()
         point = torch.where(nearer.view(_ones(point)), tried, point)
-        value = torch.where(nearer, found, value)
+        value = torch.where(nearer, margins, value)
         # 3. Go on with the properties that still stand.
         keep = search.unbroken(rows)
         if not bool(keep.any()):

@@ -90,9 +90,9 @@ class Turns(ABC):
         while not self.done and time.perf_counter() < until:
             self._check()
             started = time.perf_counter()
-            count, found = self.advance(self._size)
-            if found is not None:
-                return found
+            count, witness = self.advance(self._size)
+            if witness is not None:
+                return witness
             self.boxes += count
             # Take as many parts next as would last `seconds`, but at most twice as many as now:
             # batches are efficient, and the clock must be seen in time.
@@ -149,21 +149,23 @@ class Demand:
         member = torch.zeros(len(cases), len(rows), dtype=torch.bool)
         # The exact bound may lie between two float64 numbers.
         bounds = bounds + EPS * bounds.abs() + TINY * (bounds != 0)
-        for place, each in enumerate(chosen):
-            member[place, each] = True
+        for place, rows_of_case in enumerate(chosen):
+            member[place, rows_of_case] = True
             check()
         return Demand(rows, bounds, member)
 
-    def gaps(self, propagation: Propagation, found: LowerBounds | None = None) -> torch.Tensor:
+    def gaps(
+        self, propagation: Propagation, lower_bounds: LowerBounds | None = None
+    ) -> torch.Tensor:
         """Sound lower bounds of c.y - d, (batch, rows): from backward bounds, or else from the
         outputs' intervals.
         """
         lower, upper = propagation.outputs
         size = magnitude(lower, upper) @ self.rows.abs().T
-        if found is None:
+        if lower_bounds is None:
             value = lower @ self.rows.clamp(min=0).T + upper @ self.rows.clamp(max=0).T
         else:
-            value = found.value
+            value = lower_bounds.value
         # The coefficients may be rounded, and so is the difference.
         slack = 4 * (self.rows.shape[1] + 4) * EPS * (size + self.bounds.abs() + value.abs())
         return value - self.bounds - slack
@@ -175,8 +177,8 @@ class Demand:
         if gaps.shape[1] == 0:
             nothing = torch.full((len(gaps), len(self.member)), -torch.inf, dtype=torch.float64)
             return nothing, torch.zeros_like(nothing, dtype=torch.int64)
-        found = torch.where(self.member, gaps[:, None], -torch.inf).max(-1)
-        return found.values, found.indices
+        greatest = torch.where(self.member, gaps[:, None], -torch.inf).max(-1)
+        return greatest.values, greatest.indices
 
 
 def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
@@ -186,11 +188,11 @@ def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor
     """
     # Coefficients may overflow: what is NaN then is no preference, and such a box must be halved
     # all the same.
-    found = [
+    effects = [
         part.nan_to_num(nan=0.0, posinf=torch.finfo(part.dtype).max)
         for part in (coefficients.abs() * width, reach * width)
     ]
-    parts = [part / part.sum(1, keepdim=True).clamp(min=TINY) for part in found]
+    parts = [part / part.sum(1, keepdim=True).clamp(min=TINY) for part in effects]
     # An input without any effect is worth halving only where no other is left.
     return parts[0] + _REACH * parts[1] + TINY * width
 
@@ -281,10 +283,10 @@ class Bisection(Turns):
             coefficients = torch.zeros_like(lower)
         # The centers of the boxes, and the corners where the linear bounds are least.
         corner = torch.where(coefficients > 0, lower, upper)
-        found = self.tried(
+        witness = self.tried(
             torch.cat([(lower + upper) / 2, corner]).float(), torch.cat([case, case])
         )
-        if found is None:
+        if witness is None:
             # 4. Halve what is left, and count: a box that got lost would count as proven.
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
@@ -295,7 +297,7 @@ class Bisection(Turns):
                 raise RuntimeError(
                     f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left"
                 )
-        return found
+        return witness
 
     def _proven(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
         """Which boxes are proven in another arithmetic, (boxes,)."""

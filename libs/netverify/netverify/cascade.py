@@ -206,17 +206,17 @@ def _decided(
     try:
         run = prepare(check)
         prepared = time.perf_counter()
-        found = run()
+        verification = run()
     except _OutOfTime:
         # Without `prepared` the time was up before anything was decided.
-        found = Verification(
+        verification = Verification(
             Answer.TIMEOUT,
             None,
             "the time is up" + ("" if prepared else ", while reading the files"),
         )
     ended = time.perf_counter()
     prepared = prepared or ended
-    return replace(found, prepare_seconds=prepared - started, seconds=ended - prepared)
+    return replace(verification, prepare_seconds=prepared - started, seconds=ended - prepared)
 
 
 def _read(
@@ -256,42 +256,47 @@ def _rounds_to(
         return False
     try:
         judge = Witnesses(Specification(graph.inputs, graph.outputs, ()), model.SerializeToString())
-        made = torch.tensor([judge.outputs(point) for point in points], dtype=torch.float64)
+        outputs = torch.tensor([judge.outputs(point) for point in points], dtype=torch.float64)
     except Exception:  # of ONNX Runtime, which documents none; `compare` says what it is
         return False
-    return made.shape == low.shape and bool(((low <= made) & (made <= high)).all())
+    return outputs.shape == low.shape and bool(((low <= outputs) & (outputs <= high)).all())
 
 
 def _judged(
-    found: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None
+    verification: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None
 ) -> Verification:
     """Another engine's answer by the rules of this one: what it says of executions in float32 is
     shown, or left out.
     """
     # 1. An integer network's engine speaks of executions itself.
-    if not found.of_reals:
-        return found
+    if not verification.of_reals:
+        return verification
     # 2. A witness must hold in real arithmetic too, else it has only one half.
-    if found.answer is Answer.SAT and found.witness is not None:
-        point = [Fraction(each) for each in found.witness.inputs]
+    if verification.answer is Answer.SAT and verification.witness is not None:
+        point = [Fraction(number) for number in verification.witness.inputs]
         real = question.real
         if real is None or not real.satisfies(question.specification, point):
-            return found.lacking(Answer.SAT_FLOAT32, found.witness)
+            return verification.lacking(Answer.SAT_FLOAT32, verification.witness)
     # 3. A proof in real arithmetic is shown of executions as well by our own bounds, in the time
     # that is left; else the answer says that it is of real arithmetic alone.
-    if found.answer is not Answer.UNSAT:
-        return found
+    if verification.answer is not Answer.UNSAT:
+        return verification
     if read is None:
-        return replace(found, answer=Answer.UNSAT_REAL, reason=f"{found.reason}; {_NOT_SHOWN}")
+        return replace(
+            verification, answer=Answer.UNSAT_REAL, reason=f"{verification.reason}; {_NOT_SHOWN}"
+        )
     judge = Witnesses(question.specification, read[0].SerializeToString(), real=question.real)
     left = question.deadline - time.perf_counter()
     if left > 0 and _shown(
         _Asked(question.specification, read[1], judge), question.seed, min(left, _SHOWN)
     ):
-        return found
+        return verification
     why = _NOT_EXECUTED if judge.in_float32 else _NOT_SHOWN
     return replace(
-        found, answer=Answer.UNSAT_REAL, witness=judge.in_float32, reason=f"{found.reason}; {why}"
+        verification,
+        answer=Answer.UNSAT_REAL,
+        witness=judge.in_float32,
+        reason=f"{verification.reason}; {why}",
     )
 
 
@@ -328,18 +333,18 @@ def _prepared(
     graphs, classes = [graph for _, graph in networks], False
     # 2. Of two, the property is of both outputs, one behind the other.
     if len(files) > 1:
-        sizes = [(each.inputs, each.outputs) for each in graphs]
+        sizes = [(graph.inputs, graph.outputs) for graph in graphs]
         if sizes[0] != sizes[1]:
-            each = [
-                f"{file} has {a} inputs and {b} outputs"
-                for file, (a, b) in zip(files, sizes, strict=True)
+            described = [
+                f"{file} has {inputs} inputs and {outputs} outputs"
+                for file, (inputs, outputs) in zip(files, sizes, strict=True)
             ]
             raise ValueError(
-                f"networks of the same inputs and outputs are compared; {', '.join(each)}"
+                f"networks of the same inputs and outputs are compared; {', '.join(described)}"
             )
         specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
     check_sizes(
-        specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs)
+        specification, vnnlib, files, graphs[0].inputs, sum(graph.outputs for graph in graphs)
     )
     # 3. Compare what was read with ONNX Runtime, also at points of the box in question.
     box = specification.cases[0].box.outer()
@@ -393,13 +398,15 @@ class _Search:
         """Whether the property is proven of executions in float32."""
         return not self._why and self._prove().answer is Answer.UNSAT
 
-    def _halved(self, found: Verification) -> Verification:
+    def _halved(self, verification: Verification) -> Verification:
         """The answer with the half that is known, and a word on the other."""
         judge = self._asked.judge
-        if found.answer is not Answer.UNSAT_REAL:
-            return found.with_half(judge)
+        if verification.answer is not Answer.UNSAT_REAL:
+            return verification.with_half(judge)
         why = _NOT_EXECUTED if judge.in_float32 else f"{_NOT_SHOWN}{self._why and f': {self._why}'}"
-        return replace(found, witness=judge.in_float32, reason=f"{found.reason}; {why}")
+        return replace(
+            verification, witness=judge.in_float32, reason=f"{verification.reason}; {why}"
+        )
 
     def _crossed(self, seconds: float) -> Witness | None:
         """Search for a point where the classes differ, on lines from each box's middle to points
@@ -466,10 +473,10 @@ class _Search:
         )
         while going or (self._phases and len(searches) == 1):
             # 1. Give each search a turn. A witness, or a proof of the whole box, ends them all.
-            for each in going:
-                witness = each.run(time.perf_counter() + turn)
-                if witness is not None or each.proven:
-                    return witness, each
+            for engine_search in going:
+                witness = engine_search.run(time.perf_counter() + turn)
+                if witness is not None or engine_search.proven:
+                    return witness, engine_search
             # 2. Begin to fix neurons after bisection's first turn: easy boxes are done by then.
             if self._phases and len(searches) == 1:
                 search = PhaseSearch(
@@ -479,8 +486,8 @@ class _Search:
                 going = [*going, searches[1]]
             # 3. Go on for longer, without the searches that are done or fall behind.
             turn *= 2
-            going = [each for each in going if not each.done]
-            if turn > _LONG_TURN and all(each.boxes for each in going):
-                most = max((1 - each.open_share for each in going), default=0.0)
-                going = [each for each in going if 1 - each.open_share >= most / 8]
+            going = [search for search in going if not search.done]
+            if turn > _LONG_TURN and all(search.boxes for search in going):
+                most = max((1 - search.open_share for search in going), default=0.0)
+                going = [search for search in going if 1 - search.open_share >= most / 8]
         return None, searches[-1]

@@ -62,8 +62,8 @@ def with_difference(first: Graph, second: Graph) -> Graph:
         )
     # 2. Networks of the same nodes: every value's difference is known, and so is the output's.
     pair = _Pair(first, second)
-    own, other, apart = pair.places[first.output]
-    parts = [(own, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
+    output, other, apart = pair.places[first.output]
+    parts = [(output, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
     if apart is not None:
         parts.append((apart, torch.cat([eye, none, none])))
     return _ended(first, pair.nodes, parts)
@@ -107,7 +107,7 @@ class _Pair:
     ) -> int | None:
         # 1. Affine: A a - B b = A (a - b) + (A - B) b, with maps A - B that are known exactly.
         first, second = one.operation, other.operation
-        changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
+        changes = [_change(*maps) for maps in zip(_maps(first), _maps(second), strict=True)]
         if (
             isinstance(first, flat.Affine)
             and isinstance(second, flat.Affine)
@@ -119,18 +119,22 @@ class _Pair:
                 if before is not None
             ]
             for source, change in zip(other.sources, changes, strict=True):
-                parts += [(source, each) for each in change or ()]
+                parts += [(source, part) for part in change or ()]
             bias = first.bias - second.bias
             return self._append(one, *parts, bias=bias) if parts or bool(bias.any()) else None
         if isinstance(first, flat.Product) and not any(changes) and None not in changes:
             # x y - x' y' = (x - x') y + x' (y - y')
             pairs = (apart[0], one.sources[1]), (other.sources[0], apart[1])
-            made = [
+            differences = [
                 self._add(one, replace(first, most=inf), x, y)
                 for x, y in pairs
                 if x is not None and y is not None
             ]
-            return self._append(one, *((each, Same()) for each in made)) if made else None
+            return (
+                self._append(one, *((value, Same()) for value in differences))
+                if differences
+                else None
+            )
         # 2. Equal functions of equal operands do not differ.
         if apart == [None] and _are_equal(first, second):
             return None
@@ -173,14 +177,16 @@ def _change(first: Linear, second: Linear) -> list[Linear] | None:
     if isinstance(first, Adjoint) and isinstance(second, Adjoint):
         # The transpose of a difference is the difference of the transposes.
         inner = _change(first.of, second.of)
-        return None if inner is None else [Adjoint(each) for each in inner]
+        return None if inner is None else [Adjoint(part) for part in inner]
     if isinstance(first, Select) and isinstance(second, Select):
         return (
             [] if first.inputs == second.inputs and torch.equal(first.index, second.index) else None
         )
     if isinstance(first, Scale) and isinstance(second, Scale):
-        made = [(first.factor, *first.of), (second.factor, *second.of)]
-        return [] if len(made[0]) == len(made[1]) and all(map(torch.equal, *made)) else None
+        changes = [(first.factor, *first.of), (second.factor, *second.of)]
+        return (
+            [] if len(changes[0]) == len(changes[1]) and all(map(torch.equal, *changes)) else None
+        )
     return [] if isinstance(first, Same) and first == second else None
 
 
@@ -227,7 +233,7 @@ def _twins(first: Graph, second: Graph) -> Twins:
     """The corresponding activations in order, with the units that are compared; none where their
     numbers differ.
     """
-    ours, theirs = (list(_activations(each)) for each in (first, second))
+    ours, theirs = (list(_activations(graph)) for graph in (first, second))
     if len(ours) != len(theirs):
         return {}
     # Units are matched by how they behave at random inputs.
@@ -235,12 +241,12 @@ def _twins(first: Graph, second: Graph) -> Twins:
         _POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
     values = first.values(points), second.values(points)
-    found = {}
-    for (one, own, traits), (other, twin, as_twin) in zip(ours, theirs, strict=True):
-        alike = _alike(values[0][own], values[1][twin])
+    twins = {}
+    for (one, operand, traits), (other, twin, as_twin) in zip(ours, theirs, strict=True):
+        alike = _alike(values[0][operand], values[1][twin])
         if alike is not None and are_twins(traits, as_twin):
-            found[one, other] = alike
-    return found
+            twins[one, other] = alike
+    return twins
 
 
 def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] | None:
@@ -257,7 +263,7 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
     # The pairs whose distances at the points sum to the least.
     places = linear_sum_assignment(torch.cdist(first.T, second.T).numpy())
     left, right = (
-        Select(torch.from_numpy(each), size) for each, size in zip(places, sizes, strict=True)
+        Select(torch.from_numpy(chosen), size) for chosen, size in zip(places, sizes, strict=True)
     )
     return left, right
 
@@ -279,9 +285,9 @@ def _difference(
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
     none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1
-    made: list[tuple[flat.Operation, tuple[int, ...]]] = [
+    operations: list[tuple[flat.Operation, tuple[int, ...]]] = [
         (flat.Affine((maps[1],), none), (other,)),
         (flat.Affine((maps[0], Same(-1)), none), (one, chosen)),
         (flat.Difference(*maps), (chosen + 1, first, second)),
     ]
-    return [Node(name, operation, sources, size) for operation, sources in made]
+    return [Node(name, operation, sources, size) for operation, sources in operations]

@@ -147,13 +147,13 @@ class Dual:
         self._at: dict[int, slice] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         count = 0
-        for at, node in enumerate(graph.nodes, 1):
+        for value, node in enumerate(graph.nodes, 1):
             if isinstance(node.operation, Pointwise):
-                self._at[at] = slice(count, count + node.size)
+                self._at[value] = slice(count, count + node.size)
                 ends.append(root.intervals[node.sources[0]])
                 count += node.size
         lower, upper = (
-            torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1)
+            torch.cat([interval[end][0] for interval in ends] or [torch.zeros(0)]) for end in (0, 1)
         )
         self._lower, self._upper = lower.double(), upper.double()
         # 2. Above a ReLU that may be on or off lies its chord. The intercept covers both ends of
@@ -190,14 +190,14 @@ class Dual:
         # of c.y - d is > 0.
         weights = parts.rows.double().softmax(-1)
         asked = weights @ self._rows
-        found = self._carried(self._graph, parts, asked, sound=True)
+        carried = self._carried(self._graph, parts, asked, sound=True)
         # The weights, the rows that they are summed to, and the differences are rounded.
         size = (weights @ self._rows.abs()) @ magnitude(*self._root.intervals[self._start])[0]
-        value = found.value - weights @ self._bounds
+        value = carried.value - weights @ self._bounds
         slack = (
             4 * (self._rows.numel() + 8) * EPS * (size + weights @ self._bounds.abs() + value.abs())
         )
-        return replace(found, value=value - slack)
+        return replace(carried, value=value - slack)
 
     def ascend(self, parts: Parts, steps: int, *, stop: bool = True) -> tuple[Parts, Carried]:
         """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in
@@ -206,47 +206,50 @@ class Dual:
         The coefficients with them are those of the last step, whose bound may be lower than that of
         the best one.
         """
-        given = [parts.slopes.clone(), parts.conditions.clone(), parts.rows.clone()]
-        first = [torch.zeros_like(each) for each in given]
-        second = [torch.zeros_like(each) for each in given]
+        multipliers = [parts.slopes.clone(), parts.conditions.clone(), parts.rows.clone()]
+        first = [torch.zeros_like(tensor) for tensor in multipliers]
+        second = [torch.zeros_like(tensor) for tensor in multipliers]
         rows, bounds = self._rows.float(), self._bounds.float()
-        best, kept = torch.full((len(parts),), -torch.inf), [each.clone() for each in given]
+        best, kept = (
+            torch.full((len(parts),), -torch.inf),
+            [tensor.clone() for tensor in multipliers],
+        )
         scale: torch.Tensor | None = None
         for step in range(steps + 1):
             # 1. Bound all parts with the multipliers so far, and keep the best ones of each part.
-            given = [each.requires_grad_() for each in given]
-            weights = given[2].softmax(-1)
-            trial = Parts(parts.phases, given[0], given[1], parts.rows)
-            found = self._carried(self._single, trial, weights @ rows, sound=False)
-            value = found.value - weights @ bounds
+            multipliers = [tensor.requires_grad_() for tensor in multipliers]
+            weights = multipliers[2].softmax(-1)
+            trial = Parts(parts.phases, multipliers[0], multipliers[1], parts.rows)
+            carried = self._carried(self._single, trial, weights @ rows, sound=False)
+            value = carried.value - weights @ bounds
             better = value.detach() > best
             best = torch.where(better, value.detach(), best)
             kept = [
                 torch.where(better[:, None], new.detach(), old)
-                for new, old in zip(given, kept, strict=True)
+                for new, old in zip(multipliers, kept, strict=True)
             ]
             # Beta's steps are in units of the mean size of the neurons' coefficients.
             if step == 0:
-                scale = found.neurons.detach().abs().mean(-1, keepdim=True) + 1e-12
+                scale = carried.neurons.detach().abs().mean(-1, keepdim=True) + 1e-12
             if step == steps or (stop and bool((best > 0).all())):
                 break
             assert scale is not None
             slopes = torch.autograd.grad(
-                value.sum(), given, materialize_grads=True, allow_unused=True
+                value.sum(), multipliers, materialize_grads=True, allow_unused=True
             )
             # 2. Take Adam's step up the gradient, and return to where the multipliers are sound.
             moved = []
-            for place, (each, rate) in enumerate(zip(given, _RATES, strict=True)):
+            for place, (multiplier, rate) in enumerate(zip(multipliers, _RATES, strict=True)):
                 slope = slopes[place].nan_to_num(0.0, 0.0, 0.0)
                 first[place] = _MOMENTS[0] * first[place] + (1 - _MOMENTS[0]) * slope
                 second[place] = _MOMENTS[1] * second[place] + (1 - _MOMENTS[1]) * slope**2
                 mean = first[place] / (1 - _MOMENTS[0] ** (step + 1))
                 spread = (second[place] / (1 - _MOMENTS[1] ** (step + 1))).sqrt() + 1e-12
                 size = rate * _DECAY**step * (scale if place == 1 else 1.0)
-                moved.append(each.detach() + size * mean / spread)
-            given = [moved[0].clamp(0, 1), moved[1].clamp(min=0), moved[2]]
+                moved.append(multiplier.detach() + size * mean / spread)
+            multipliers = [moved[0].clamp(0, 1), moved[1].clamp(min=0), moved[2]]
         chosen = Parts(parts.phases, *kept)
-        return chosen, replace(found, value=best, inputs=found.inputs.detach())
+        return chosen, replace(carried, value=best, inputs=carried.inputs.detach())
 
     def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
         """Solve the linear program of one part, all of whose neurons are held: the least that every
@@ -268,24 +271,26 @@ class Dual:
         broken = torch.cat([constant, -signs * neurons[0, counted]])
         matrix = torch.cat([slopes.T, -signs[:, None] * neurons[1:, counted].T])
         # 3. Minimise t over the points of the box.
-        lower, upper = (each[0] for each in self._root.intervals[0])
+        lower, upper = (end[0] for end in self._root.intervals[0])
         box = [*zip(lower.tolist(), upper.tolist(), strict=True), (None, None)]
         cost = [0.0] * len(lower) + [1.0]
         left = torch.cat([matrix, -torch.ones(len(matrix), 1, dtype=torch.float64)], 1)
-        found = linprog(cost, A_ub=left.numpy(), b_ub=(-broken).numpy(), bounds=box, method="highs")
-        if not found.success:
+        optimum = linprog(
+            cost, A_ub=left.numpy(), b_ub=(-broken).numpy(), bounds=box, method="highs"
+        )
+        if not optimum.success:
             return None
         # 4. Read the multipliers of rows and conditions off the optimum: the rows' sum to 1.
-        weights = torch.from_numpy(-found.ineqlin.marginals).clamp(min=0)
+        weights = torch.from_numpy(-optimum.ineqlin.marginals).clamp(min=0)
         share = weights[: len(asked)].clamp(min=1e-12)
         logs = torch.full_like(part.rows, -torch.inf)
         logs[0, asked] = (share / share.sum()).log().float()
         conditions = torch.zeros_like(part.conditions)
         conditions[0, counted] = (weights[len(asked) :] / share.sum()).float()
-        assert found.x is not None
-        return torch.from_numpy(found.x[:-1]), replace(part, conditions=conditions, rows=logs)
+        assert optimum.x is not None
+        return torch.from_numpy(optimum.x[:-1]), replace(part, conditions=conditions, rows=logs)
 
-    def _affine(self, on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _affine(self, is_on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Where these neurons are on and all others off: every neuron's input and the rows' value
         as functions of x.
 
@@ -296,32 +301,32 @@ class Dual:
             [torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]
         ).double()
         values, inputs = [points], []
-        for at, node in enumerate(self._graph.nodes, 1):
-            found = points  # what two networks differ by is asked for by no node
+        for index, node in enumerate(self._graph.nodes, 1):
+            computed = points  # what two networks differ by is asked for by no node
             if isinstance(node.operation, Affine):
-                found = node.operation(*(values[source] for source in node.sources))
+                computed = node.operation(*(values[source] for source in node.sources))
             elif isinstance(node.operation, Pointwise):
                 inputs.append(values[node.sources[0]])
                 # Where phases are held, ReLU is a product with 0 or 1.
-                found = inputs[-1] * on[self._at[at]]
-            values.append(found.expand(len(points), -1))
+                computed = inputs[-1] * is_on[self._at[index]]
+            values.append(computed.expand(len(points), -1))
         neurons, outputs = torch.cat(inputs, 1), values[self._start]
         return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat(
             [outputs[:1], outputs[1:] - outputs[:1]]
         )
 
-    def gains(self, parts: Parts, found: Carried) -> torch.Tensor:
+    def gains(self, parts: Parts, carried: Carried) -> torch.Tensor:
         """About what holding each neuron may raise the bound by, (parts, neurons); 0 where it is
         held already.
 
         What its upper line costs where its output counts against the bound, and what a lower line
         through 0 leaves where it counts for it (after arXiv 1909.06588, section 6.2).
         """
-        q = found.neurons
-        slack = torch.where(q < 0, self._intercept.float(), parts.slopes * -self._lower.float())
+        asked = carried.neurons
+        slack = torch.where(asked < 0, self._intercept.float(), parts.slopes * -self._lower.float())
         other = (1 - parts.slopes) * self._upper.float()
-        slack = torch.where(q < 0, slack, torch.minimum(slack, other).clamp(min=0))
-        return torch.where(parts.phases == 0, q.abs() * slack + 1e-12, 0.0)
+        slack = torch.where(asked < 0, slack, torch.minimum(slack, other).clamp(min=0))
+        return torch.where(parts.phases == 0, asked.abs() * slack + 1e-12, 0.0)
 
     def _carried(self, graph: Graph, parts: Parts, asked: torch.Tensor, *, sound: bool) -> Carried:
         """Carry back; see the class. Not `sound`, it computes in the graph's own precision and
@@ -337,29 +342,33 @@ class Dual:
         )
         largest = total = lost = asked.new_zeros(len(asked))
         additions = 1
-        for at in range(self._start, 0, -1):
-            given = pending.pop(at, None)
-            if given is None:
+        for value in range(self._start, 0, -1):
+            pending_rows = pending.pop(value, None)
+            if pending_rows is None:
                 continue
-            operation, sources = graph.nodes[at - 1].operation, graph.nodes[at - 1].sources
+            operation, sources = graph.nodes[value - 1].operation, graph.nodes[value - 1].sources
             if isinstance(operation, Affine):
                 # An affine node: its bias counts at once, and its transpose carries the row back.
                 # What rounding can lose of each output is paid per unit of its coefficient.
-                constant = (given @ operation.bias)[:, 0]
+                constant = (pending_rows @ operation.bias)[:, 0]
                 if sound:
-                    constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
-                    rounded = self._root.rounding(at)
-                    lost = lost if rounded is None else lost + (given.abs() @ rounded[0])[:, 0]
+                    constant = constant - (pending_rows.abs() @ self._root.loss(value)[0])[:, 0]
+                    rounded = self._root.rounding(value)
+                    lost = (
+                        lost if rounded is None else lost + (pending_rows.abs() @ rounded[0])[:, 0]
+                    )
                 pulled = [
-                    (source, map_.pull(given))
+                    (source, map_.pull(pending_rows))
                     for source, map_ in zip(sources, operation.maps, strict=True)
                 ]
             else:
                 # ReLUs: by their lines. The coefficients are kept, as branching judges neurons by
                 # them.
-                neurons[:, self._at[at]] = given[:, 0].detach()
-                back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
-                multipliers[:, self._at[at]] = back.detach()
+                neurons[:, self._at[value]] = pending_rows[:, 0].detach()
+                back, constant = self._through(
+                    lines, self._at[value], pending_rows[:, 0], sound=sound
+                )
+                multipliers[:, self._at[value]] = back.detach()
                 pulled = [(sources[0], back[:, None])]
             for source, rows in pulled:
                 # Rows of several users of one value add up, which rounds once more.
@@ -377,22 +386,22 @@ class Dual:
             )
         # 2. Rows over the input are left, of which the ends of the box decide.
         last = pending[0][:, 0] if 0 in pending else asked.new_zeros(len(asked), graph.inputs)
-        found = total + self._at_input(last, sound=sound)
+        bound = total + self._at_input(last, sound=sound)
         if sound:
             # Each addition above rounds a sum of at most this magnitude.
-            found = found - TINY - 2 * additions * EPS * torch.maximum(largest, found.abs())
-            found = torch.where(found.isnan(), -torch.inf, found)
-        return Carried(found, last, neurons, multipliers, lost)
+            bound = bound - TINY - 2 * additions * EPS * torch.maximum(largest, bound.abs())
+            bound = torch.where(bound.isnan(), -torch.inf, bound)
+        return Carried(bound, last, neurons, multipliers, lost)
 
     def _lines_of(self, parts: Parts, kind: torch.dtype) -> _Lines:
         # A neuron that is on is the line z, one that is off 0. Only a neuron that may be either has
         # alpha below and the chord above. Beta belongs to conditions of the part: what holds in the
         # whole box is none.
-        on, open_ = (parts.phases > 0).to(kind), parts.phases == 0
+        is_on, open_ = (parts.phases > 0).to(kind), parts.phases == 0
         held = parts.phases.to(kind) * self.free * parts.conditions.to(kind)
         return _Lines(
-            torch.where(open_, parts.slopes.to(kind), on),
-            torch.where(open_, self._chord.to(kind), on),
+            torch.where(open_, parts.slopes.to(kind), is_on),
+            torch.where(open_, self._chord.to(kind), is_on),
             torch.where(open_, self._intercept.to(kind), 0.0),
             held,
         )
@@ -423,7 +432,7 @@ class Dual:
 
     def _at_input(self, asked: torch.Tensor, *, sound: bool) -> torch.Tensor:
         """The least value of the rows over the box, (parts,)."""
-        lower, upper = (each[0] for each in self._root.intervals[0])
+        lower, upper = (end[0] for end in self._root.intervals[0])
         radius = (upper - lower) / 2
         if sound:
             radius = radius + units(len(lower)) * magnitude(lower, upper)
@@ -497,7 +506,7 @@ def tightened(
         # 1. Only where a ReLU may be on or off a nearer end changes its lines. Ends of the input
         # are exact.
         (source,) = node.sources
-        low, high = (each[0] for each in root.intervals[source])
+        low, high = (end[0] for end in root.intervals[source])
         chosen = torch.nonzero((low < 0) & (high > 0))[:, 0]
         if source == 0 or not len(chosen):
             continue

@@ -120,7 +120,7 @@ class _Writer:
         elif 0 in sources:
             rounded = self._rounded("input", (0,), self._inputs, 1.0)
             sources = tuple(source or rounded for source in sources)
-        made = computed = self._add(replace(node, operation=operation, sources=sources))
+        result = computed = self._add(replace(node, operation=operation, sources=sources))
         # 3. What the result may be off by, as an affine node behind it: choices and ReLU are exact.
         match operation:
             case Affine() | Difference() | Maximum() | Rounded():
@@ -133,16 +133,16 @@ class _Writer:
                 factor = torch.full(
                     (node.size,), 1 + _steepest(operation.traits), dtype=torch.float64
                 )
-                made = self._rounded(
-                    node.name, (made, *sources), node.size, _CURVE, Silent(Scale(factor))
+                result = self._rounded(
+                    node.name, (result, *sources), node.size, _CURVE, Silent(Scale(factor))
                 )
             case Product():
-                made = self._rounded(node.name, (made,), node.size, 2.0)
+                result = self._rounded(node.name, (result,), node.size, 2.0)
             case Convex(name="square"):
-                made = self._rounded(node.name, (made,), node.size, 2.0)
+                result = self._rounded(node.name, (result,), node.size, 2.0)
             case _:
                 raise Unsupported(_UNBOUNDED.format(node.name, _name(operation)))
-        self._keep(made, computed)
+        self._keep(result, computed)
 
     def _keep(self, value: int, computed: int | None = None) -> None:
         self.place.append(value)
@@ -195,18 +195,18 @@ def _steepest(traits: Activation) -> float:
     """The greatest slope's magnitude: between inflections and kinks a slope is monotone."""
     # Kinks are approached from both sides, as the slope at one is that of either.
     beside = [
-        torch.tensor(at + side, dtype=torch.float64)
-        for at in traits.kinks
+        torch.tensor(kink + side, dtype=torch.float64)
+        for kink in traits.kinks
         for side in (-1e-9, 1e-9)
     ]
-    turning = [torch.tensor(at, dtype=torch.float64) for at in traits.inflections]
-    slopes = [abs(float(traits.slope(at))) for at in (*beside, *turning)]
-    found = max([*slopes, *(abs(limit) for limit in traits.limits)], default=1.0)
-    if not isfinite(found):
+    turning = [torch.tensor(inflection, dtype=torch.float64) for inflection in traits.inflections]
+    slopes = [abs(float(traits.slope(point))) for point in (*beside, *turning)]
+    steepest = max([*slopes, *(abs(limit) for limit in traits.limits)], default=1.0)
+    if not isfinite(steepest):
         raise Unsupported(
             f"no bound of float32's rounding of {traits.name}, which has no steepest slope"
         )
-    return found * (1 + 1e-6)
+    return steepest * (1 + 1e-6)
 
 
 def _name(operation: Operation) -> str:

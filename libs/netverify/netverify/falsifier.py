@@ -59,10 +59,10 @@ def falsify(
     empty = (lower > upper).flatten(1).any(1).tolist()
     centers = ((lower.double() + upper.double()) / 2).float().clamp(lower, upper)
     for restart in range(restarts + 1):
-        open_ = [i for i, point in enumerate(tensors) if point is None and not empty[i]]
+        open_ = [index for index, point in enumerate(tensors) if point is None and not empty[index]]
         if not open_:
             break
-        low, high, asked = lower[open_], upper[open_], [properties[i] for i in open_]
+        low, high, asked = lower[open_], upper[open_], [properties[index] for index in open_]
         # Draw for all, so that a property's start does not depend on which others are still open.
         noise = torch.rand(lower.shape, generator=generator)[open_]
         point = centers[open_] if restart == 0 else (low + noise * (high - low)).clamp(low, high)
@@ -78,16 +78,16 @@ def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor
     round them outward.
     """
     moved = point.clone()
-    for i, each in enumerate(properties):
-        if each.center is not None:
-            offset = point[i].double() - each.center
+    for index, prop in enumerate(properties):
+        if prop.center is not None:
+            offset = point[index].double() - prop.center
             # A little less than the radius, as float32 rounds the moved point again.
             room = (
-                each.eps * (1 - 1e-6)
-                - 2.0**-24 * float(each.center.abs().max() + each.eps) * offset.numel() ** 0.5
+                prop.eps * (1 - 1e-6)
+                - 2.0**-24 * float(prop.center.abs().max() + prop.eps) * offset.numel() ** 0.5
             )
             share = min(1.0, max(0.0, room) / max(float(offset.norm()), 1e-300))
-            moved[i] = (each.center + share * offset).float()
+            moved[index] = (prop.center + share * offset).float()
     return moved
 
 
@@ -127,9 +127,11 @@ def _descend(
 ) -> list[torch.Tensor | None]:
     def directions(gradient: torch.Tensor) -> torch.Tensor:
         across = (high - low) * gradient.sign()
-        for i, each in enumerate(asked):
-            if each.center is not None:  # a ball's diameter
-                across[i] = 2 * each.eps * gradient[i] / gradient[i].norm().clamp(min=1e-30)
+        for index, prop in enumerate(asked):
+            if prop.center is not None:  # a ball's diameter
+                across[index] = (
+                    2 * prop.eps * gradient[index] / gradient[index].norm().clamp(min=1e-30)
+                )
         return across
 
     tensors: list[torch.Tensor | None] = [None] * len(point)
@@ -203,10 +205,10 @@ class Attack:
             nn.functional.pad(rows, (0, 0, 0, 1)),
             nn.functional.pad(bounds, (0, 1), value=_ABSENT),
         )
-        self._rows, self._bounds = (each.clamp(-_ABSENT, _ABSENT).float() for each in padded)
+        self._rows, self._bounds = (tensor.clamp(-_ABSENT, _ABSENT).float() for tensor in padded)
         most = max([1, *map(len, chosen)])
         self._constraints = torch.tensor(
-            [each + [len(rows)] * (most - len(each)) for each in chosen]
+            [rows_of_case + [len(rows)] * (most - len(rows_of_case)) for rows_of_case in chosen]
         )
         # 2. The float32 box of each case, once for those that share it.
         places: dict[int, int] = {}
@@ -219,7 +221,7 @@ class Attack:
                 ends.append((case.box if case.box.holds_float32() else case.box.widened()).inner())
                 check()
         self._box = torch.tensor([places[id(case.box)] for case in cases])
-        self._lower, self._upper = (torch.stack(each) for each in zip(*ends, strict=True))
+        self._lower, self._upper = (torch.stack(end) for end in zip(*ends, strict=True))
         # By case: whether its box holds a float32 point.
         self.possible = (self._lower <= self._upper).all(1)[self._box]
 
@@ -229,11 +231,11 @@ class Attack:
         """
         outputs = self._network(points)
         chosen = self._constraints[case]
-        found = (self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]
-        worst = found.amax(1)
+        excess = (self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]
+        worst = excess.amax(1)
         # Down the slope of the greatest alone a point goes back and forth between constraints that
         # oppose each other.
-        return torch.where(worst > 0, found.clamp(min=0).sum(1), worst)
+        return torch.where(worst > 0, excess.clamp(min=0).sum(1), worst)
 
     def _ends(self, case: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The float32 ends of each case's box, (points, inputs)."""
@@ -254,9 +256,9 @@ class Attack:
             share = torch.rand(low.shape, generator=self._generator)
             # The first start of each case is the center.
             share[: len(part)] = 0.5
-            found = self.descend(low + share * (high - low), case, steps=steps, until=until)
-            if found is not None:
-                return found
+            witness = self.descend(low + share * (high - low), case, steps=steps, until=until)
+            if witness is not None:
+                return witness
         return None
 
     def descend(

@@ -46,8 +46,8 @@ class Affine:
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
         total = self.bias
-        for map_, each in zip(self.maps, operands, strict=True):
-            total = total + map_(each)
+        for map_, operand in zip(self.maps, operands, strict=True):
+            total = total + map_(operand)
         return total
 
 
@@ -222,12 +222,12 @@ class Graph:
         """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x;
         differentiable.
         """
-        found = [x]
+        computed = [x]
         for node in self.nodes:
-            found.append(
-                node.operation(*(found[source] for source in node.sources)).expand(len(x), -1)
+            computed.append(
+                node.operation(*(computed[source] for source in node.sources)).expand(len(x), -1)
             )
-        return found
+        return computed
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x;

@@ -81,14 +81,14 @@ class _Layer:
         known = {self.source: sums.astype(np.int32)}
         for node in self.nodes:
             # Each sum by itself: a result wider than the sums would mix several.
-            made = _computed(
+            result = _computed(
                 node, [known[name] if name in known else constants[name] for name in node.input]
             )
             _require(
-                np.broadcast_shapes(made.shape, sums.shape) == sums.shape,
+                np.broadcast_shapes(result.shape, sums.shape) == sums.shape,
                 f"node {node.name!r} mixes sums",
             )
-            known[node.output[0]] = made
+            known[node.output[0]] = result
         _require(
             np.abs(known[self.result].astype(np.float64)).max() < _ROOM,
             f"{self.result!r} is beyond 62 bits",
@@ -125,33 +125,33 @@ def _integers(values: Any, count: int, place: str) -> Array:
     return np.array(values, dtype=np.int64)
 
 
-def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
+def _computed(node: Any, operands: list[Array]) -> Array:  # noqa: PLR0911
     """What a node makes of integers. Unsigned sums and products wrap around, as executed; signed
     ones may not.
     """
     # 1. A table, read within its entries alone: in ONNX, negative indices count from its end.
-    said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    if node.op_type == "Gather" and said in ({}, {"axis": 0}) and given[0].ndim == 1:
+    said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Gather" and said in ({}, {"axis": 0}) and operands[0].ndim == 1:
         _require(
-            0 <= given[1].min() <= given[1].max() < len(given[0]),
+            0 <= operands[1].min() <= operands[1].max() < len(operands[0]),
             f"node {node.name!r} reads beside its table",
         )
-        return np.asarray(given[0][given[1]])
+        return np.asarray(operands[0][operands[1]])
     # 2. All else acts on integers of one type.
-    kind = given[0].dtype
+    kind = operands[0].dtype
     _require(
-        kind.kind in "iu" and all(array.dtype == kind for array in given),
+        kind.kind in "iu" and all(array.dtype == kind for array in operands),
         f"node {node.name!r} mixes types",
     )
     # ONNX Runtime 1.31 compares some signed 64-bit integers wrongly on x86
     # (microsoft/onnxruntime#32475).
     match (
-        (node.op_type, *given)
+        (node.op_type, *operands)
         if kind != np.int64 or node.op_type not in ("Clip", "Max", "Min")
         else ()
     ):
-        case ["Cast", x] if (to := helper.tensor_dtype_to_np_dtype(said["to"])).kind in "iu":
-            return np.asarray(x.astype(to))  # the low bits: the standard says so
+        case ["Cast", x] if (target := helper.tensor_dtype_to_np_dtype(said["to"])).kind in "iu":
+            return np.asarray(x.astype(target))  # the low bits: the standard says so
         case [("Add" | "Sub" | "Mul") as name, x, y]:
             function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[name]
             if kind.kind == "i":
@@ -178,41 +178,42 @@ def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
         case ["Identity", x]:
             return np.asarray(x)
     raise IntegerProofError(
-        f"node {node.name!r} ({node.op_type}) of {len(given)} {kind}, with {said}, is not read"
+        f"node {node.name!r} ({node.op_type}) of {len(operands)} {kind}, with {said}, is not read"
     )
 
 
 def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]]:
     """The layers of a network whose input is uint8, and the file's constants by name."""
     onnx.checker.check_model(model)
-    graph, versions = model.graph, {each.domain: each.version for each in model.opset_import}
+    graph, versions = model.graph, {opset.domain: opset.version for opset in model.opset_import}
     # 1. Refuse what ONNX could mean otherwise than it is read here, and what is outside of the
     # file.
     outside = (
         len(model.opset_import) > 1
         or model.functions
         or graph.sparse_initializer
-        or any(each.data_location for each in graph.initializer)
+        or any(tensor.data_location for tensor in graph.initializer)
     )
     _require(
         set(versions) == {""} and 18 <= versions[""] <= 23 and not outside,
         f"opset {versions}, or outside data",
     )
-    constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    (given,), (output,), layers = graph.input, graph.output, list[_Layer]()
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    (source,), (output,), layers = graph.input, graph.output, list[_Layer]()
     # A free size is 0, and one of 0, of which there is no output, -1.
     batch, *sizes = [
-        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+        dimension.dim_value or -dimension.HasField("dim_value")
+        for dimension in source.type.tensor_type.shape.dim
     ]
     bytes_ = (
-        given.type.tensor_type.elem_type == onnx.TensorProto.UINT8 and given.name not in constants
+        source.type.tensor_type.elem_type == onnx.TensorProto.UINT8 and source.name not in constants
     )
     _require(
         bytes_ and batch in (0, 1) and sizes and min(sizes) > 0,
         "the input must be uint8 of (batch, fixed sizes)",
     )
     # 2. Follow the nodes. `current` are the values of the last layer, which alone may be taken.
-    width, flat, current = math.prod(sizes), len(sizes) == 1, {given.name}
+    width, flat, current = math.prod(sizes), len(sizes) == 1, {source.name}
     for number, node in enumerate(graph.node):
         place = f"node {number} {node.name!r} ({node.op_type})"
         computed = [name for name in node.input if name not in constants]
@@ -222,7 +223,7 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
         )
         if node.op_type == "Flatten" and not layers:
             _require(
-                [each.i for each in node.attribute] in ([], [1]),
+                [attribute.i for attribute in node.attribute] in ([], [1]),
                 f"{place} keeps more than the batch",
             )
             flat, current = True, {*node.output}
@@ -230,7 +231,7 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
             matrix, zero, offset = (constants[name] for name in node.input[1:])
             # The kernel of some processors for int8 weights saturates sums of two products in 16
             # bits.
-            plain = {each.dtype.name for each in (matrix, zero, offset)} == {
+            plain = {array.dtype.name for array in (matrix, zero, offset)} == {
                 "uint8"
             } and zero.size == offset.size == 1
             _require(
@@ -266,17 +267,21 @@ def _tabulated(layer: _Layer, constants: dict[str, Array], low: Array, high: Arr
     # repeated, and cut off below.
     starts = range(0, int((high - low).max()) + 1, _CHUNK)
     sums = [np.minimum(low + np.arange(start, start + _CHUNK)[:, None], high) for start in starts]
-    found = []
-    for i, column in enumerate(
+    runs = []
+    for index, column in enumerate(
         np.concatenate([layer.function(sum_, constants) for sum_ in sums]).T
     ):
-        values = column[: high[i] - low[i] + 1]
+        values = column[: high[index] - low[index] + 1]
         # The least of c f(z) - p z on a run of equal values is at one of its ends: runs are enough.
         changes = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
-        found.append(
-            (low[i] + changes, np.append(low[i] + changes[1:] - 1, high[i]), values[changes])
+        runs.append(
+            (
+                low[index] + changes,
+                np.append(low[index] + changes[1:] - 1, high[index]),
+                values[changes],
+            )
         )
-    return found
+    return runs
 
 
 def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array | None:
@@ -295,18 +300,18 @@ def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array
     total = np.zeros(len(rows), dtype=np.int64)
     for depth in reversed(range(len(layers))):
         # 1. Prices of this layer; refuse sums that could leave 64 bits, as numpy would wrap around.
-        layer, runs, p = layers[depth], part.runs[depth], choose(depth, rows)
+        layer, runs, prices = layers[depth], part.runs[depth], choose(depth, rows)
         sums = [max(abs(int(firsts[0])), abs(int(lasts[-1]))) for firsts, lasts, _ in runs]
         values = [int(np.abs(values).max()) for *_, values in runs]
         sizes = [sums, np.abs(layer.bias), np.abs(layer.weight).max(1)]
-        if not (fits(rows, values) and all(fits(p, size) for size in sizes)):
+        if not (fits(rows, values) and all(fits(prices, size) for size in sizes)):
             return None
         # 2. For each neuron the least of c f(z) - p z: on each run p z is greatest at one end.
-        for i, (firsts, lasts, outputs) in enumerate(runs):
-            ends = np.where(p[:, i, None] > 0, lasts, firsts)
-            total += (rows[:, i, None] * outputs - p[:, i, None] * ends).min(1)
+        for index, (firsts, lasts, outputs) in enumerate(runs):
+            ends = np.where(prices[:, index, None] > 0, lasts, firsts)
+            total += (rows[:, index, None] * outputs - prices[:, index, None] * ends).min(1)
         # 3. p z is (p W) x + p b: a row over the outputs of the layer before.
-        total, rows = total + p @ layer.bias, p @ layer.weight
+        total, rows = total + prices @ layer.bias, prices @ layer.weight
     # 4. At the inputs each coordinate decides for itself.
     if not fits(rows, np.maximum(part.lower, part.upper)):
         return None
@@ -338,9 +343,9 @@ def _whole(
         # 3. Each sum and its negative as rows over the layers before. A bound of an integer is
         # rounded up to the next one. Where 64 bits do not do, the intervals are left.
         rows = np.concatenate([layer.weight, -layer.weight]) << _BITS
-        found = _least(layers[:depth], part, rows, choose) if depth else None
-        if found is not None:
-            downwards, upwards = np.split(-(-found >> _BITS), 2)
+        bound_before = _least(layers[:depth], part, rows, choose) if depth else None
+        if bound_before is not None:
+            downwards, upwards = np.split(-(-bound_before >> _BITS), 2)
             least, most = (
                 np.maximum(least, downwards + layer.bias),
                 np.minimum(most, layer.bias - upwards),
@@ -361,26 +366,27 @@ def _whole(
 
 def _halves(tree: Any, part: _Part, place: str) -> tuple[_Part, _Part]:
     """The parts below and above a cut, which together hold all of the part's inputs."""
-    depth, i, cut = _integers(
+    depth, index, cut = _integers(
         [*tree.get("neuron", [-1]), *tree.get("input", []), tree["cut"]], 3, place
     ).tolist()
     if depth < 0:  # an input
         _require(
-            part.lower[i] <= cut < part.upper[i] and i >= 0, f"{place}: the cut leaves a half empty"
+            part.lower[index] <= cut < part.upper[index] and index >= 0,
+            f"{place}: the cut leaves a half empty",
         )
-        at = np.arange(len(part.lower)) == i
-        return replace(part, upper=np.where(at, cut, part.upper)), replace(
-            part, lower=np.where(at, cut + 1, part.lower)
+        is_cut = np.arange(len(part.lower)) == index
+        return replace(part, upper=np.where(is_cut, cut, part.upper)), replace(
+            part, lower=np.where(is_cut, cut + 1, part.lower)
         )
     # A sum: each half keeps the runs on its side, and that which the cut is in ends or begins
     # there.
-    firsts, lasts, values = part.runs[depth][i]
-    _require(firsts[0] <= cut < lasts[-1] and i >= 0, f"{place}: the cut leaves a half empty")
+    firsts, lasts, values = part.runs[depth][index]
+    _require(firsts[0] <= cut < lasts[-1] and index >= 0, f"{place}: the cut leaves a half empty")
     below, above = firsts <= cut, lasts > cut
     low = firsts[below], np.minimum(lasts[below], cut), values[below]
     high = np.maximum(firsts[above], cut + 1), lasts[above], values[above]
     runs = [[[*layer] for layer in part.runs] for _ in range(2)]
-    runs[0][depth][i], runs[1][depth][i] = low, high
+    runs[0][depth][index], runs[1][depth][index] = low, high
     return replace(part, runs=runs[0]), replace(part, runs=runs[1])
 
 
@@ -415,12 +421,12 @@ class _Row:
     def _by_prices(self, stated: Any, part: _Part, place: str) -> int:
         numbers = zip(stated, self.layers, strict=True)
         prices = [
-            _integers(each, len(layer.bias), f"{place}.prices")[None] for each, layer in numbers
+            _integers(prices, len(layer.bias), f"{place}.prices")[None] for prices, layer in numbers
         ]
-        found = _least(self.layers, part, self.row, lambda depth, _: prices[depth])
-        _require(found is not None, f"{place}: its bound may not fit into 64 bits")
+        least = _least(self.layers, part, self.row, lambda depth, _: prices[depth])
+        _require(least is not None, f"{place}: its bound may not fit into 64 bits")
         # Sums are integers, so that their bound is rounded up.
-        return -1 if found is None else -(-int(found[0]) >> _BITS)
+        return -1 if least is None else -(-int(least[0]) >> _BITS)
 
     def _at_points(self, part: _Part, place: str) -> int:
         ranges = [
@@ -473,16 +479,16 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
         )
         (needed,) = _integers([stated["at_least"]], 1, f"rows[{number}]").tolist()
         row = np.zeros((1, sizes[-1]), dtype=np.int64)
-        known = [i for i in range(sizes[-1]) if str(i) in stated["coefficients"]]
+        known = [output for output in range(sizes[-1]) if str(output) in stated["coefficients"]]
         _require(
             len(factors) == len(known) > 0 and np.abs(factors).max() < 2**20,
             f"rows[{number}]: is no row",
         )
-        row[0, known] = [stated["coefficients"][str(i)] for i in known]
+        row[0, known] = [stated["coefficients"][str(output)] for output in known]
         parts += _Row(layers, constants, row << _BITS, needed).parts(
             tree, whole, f"trees[{number}]"
         )
-        rows.append(({i: int(row[0, i]) for i in known}, needed))
+        rows.append(({output: int(row[0, output]) for output in known}, needed))
     _require(rows, "rows: there is none")
     return IntegerStatement(sha256, sizes, lower.tolist(), upper.tolist(), rows, parts)
 

@@ -59,8 +59,8 @@ def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lam
 
     `check` is called before each node; what it raises ends the reading.
     """
-    held = {each.name for each in model.graph.initializer}
-    inputs = [each for each in model.graph.input if each.name not in held]
+    held = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value_info for value_info in model.graph.input if value_info.name not in held]
     if len(inputs) != 1:
         raise Unsupported(f"{where}: {len(inputs)} inputs; only networks with one are read")
     if inputs[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
@@ -188,8 +188,8 @@ def _covering(graph: Graph, candidates: torch.Tensor) -> list[int]:
         return list(range(_POINTS))
     # Sides that no chosen candidate shows are missing; the next one is that which shows most of
     # these.
-    on = torch.cat(sides, 1)
-    shown, chosen = torch.cat([on, ~on], 1), [0, 1, 2]
+    is_on = torch.cat(sides, 1)
+    shown, chosen = torch.cat([is_on, ~is_on], 1), [0, 1, 2]
     missing = ~shown[chosen].any(0)
     while len(chosen) < _CHOSEN and bool((shown & missing).any()):
         chosen.append(int((shown & missing).sum(1).argmax()))
@@ -240,12 +240,12 @@ def _compare_outputs(
     scale = torch.stack([value.abs().amax(1) for value in values]).amax(0)
     for index, point in enumerate(points):
         try:
-            (found,) = session.run(
+            (output,) = session.run(
                 None, {graph.input_name: point.reshape(graph.input_shape).numpy()}
             )
         except Exception as error:
             raise Unsupported(f"{where}: ONNX Runtime does not run it: {error}") from None
-        theirs = torch.from_numpy(np.asarray(found)).double().flatten()
+        theirs = torch.from_numpy(np.asarray(output)).double().flatten()
         if len(theirs) != graph.outputs:
             raise Unsupported(
                 f"{where}: ONNX Runtime gives {len(theirs)} outputs, the operations read"

@@ -21,7 +21,7 @@ _MOST_CLASSES = 50
 
 
 def of_two(
-    given: Specification, outputs: int, within: Fraction | None, where: str
+    specification: Specification, outputs: int, within: Fraction | None, where: str
 ) -> tuple[Specification, bool]:
     """The property itself where it constrains outputs, else what is asked on its boxes; and whether
     that is the class.
@@ -29,17 +29,17 @@ def of_two(
     Raises:
         ValueError: both are asked; classes that are too many to compare.
     """
-    boxes = list({id(case.box): case.box for case in given.cases}.values())
-    constrained = any(case.constraints for case in given.cases)
+    boxes = list({id(case.box): case.box for case in specification.cases}.values())
+    constrained = any(case.constraints for case in specification.cases)
     if constrained and within is not None:
         raise ValueError(
             f"{where}: constrains Y_i already, so that no distance is asked for; bound X_i alone"
         )
     if constrained:
-        return given, False
+        return specification, False
     if within is not None:
-        return farther_apart(given.inputs, outputs, boxes, within), False
-    return other_class(given.inputs, outputs, boxes), True
+        return farther_apart(specification.inputs, outputs, boxes, within), False
+    return other_class(specification.inputs, outputs, boxes), True
 
 
 def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specification:
@@ -55,34 +55,34 @@ def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specificatio
         )
     # A case for each ordered pair of classes: the first network's class is `own`, the second one's
     # `other`. Constraints are shared between cases, as there are few different ones.
-    places = [(own, other) for own, other in permutations(range(outputs), 2)]
+    places = [(label, other) for label, other in permutations(range(outputs), 2)]
     first, second = ({place: _above(offset, *place) for place in places} for offset in (0, outputs))
     cases = [
         (
-            *(first[own, each] for each in range(outputs) if each != own),
-            *(second[other, each] for each in range(outputs) if each != other),
-            _change(own, other, outputs),
+            *(first[label, output] for output in range(outputs) if output != label),
+            *(second[other, output] for output in range(outputs) if output != other),
+            _change(label, other, outputs),
         )
-        for own, other in places
+        for label, other in places
     ]
     return _specification(inputs, outputs, boxes, cases)
 
 
-def _above(offset: int, own: int, other: int) -> Constraint:
-    """The constraint that, in the network whose outputs begin at `offset`, `own` counts before the
-    other one.
+def _above(offset: int, label: int, other: int) -> Constraint:
+    """The constraint that, in the network whose outputs begin at `offset`, `label` counts before
+    the other one.
     """
     return Constraint(
-        ((offset + other, _ONE), (offset + own, -_ONE)), Fraction(0), strict=other < own
+        ((offset + other, _ONE), (offset + label, -_ONE)), Fraction(0), strict=other < label
     )
 
 
-def _change(own: int, other: int, outputs: int) -> Constraint:
-    """From `own` before the other in the first network to the reverse in the second.
+def _change(label: int, other: int, outputs: int) -> Constraint:
+    """From `label` before the other in the first network to the reverse in the second.
 
     It follows from two constraints, but bounds of it know what the networks have in common.
     """
-    terms = ((own, -_ONE), (other, _ONE), (outputs + own, _ONE), (outputs + other, -_ONE))
+    terms = ((label, -_ONE), (other, _ONE), (outputs + label, _ONE), (outputs + other, -_ONE))
     return Constraint(terms, Fraction(0), strict=True)
 
 
@@ -91,8 +91,8 @@ def farther_apart(
 ) -> Specification:
     """An output of the first network differs from the second one's by more than `distance`."""
     apart = [
-        (Constraint(((each, -sign), (outputs + each, sign)), -distance, strict=True),)
-        for each in range(outputs)
+        (Constraint(((output, -sign), (outputs + output, sign)), -distance, strict=True),)
+        for output in range(outputs)
         for sign in (_ONE, -_ONE)
     ]
     return _specification(inputs, outputs, boxes, apart)
@@ -125,8 +125,8 @@ class Crossing:
         """The class that the first network gives a float32 point (inputs,); of equal outputs the
         first counts.
         """
-        own = self._judge.outputs(point)[: self._outputs]
-        return own.index(max(own))
+        outputs = self._judge.outputs(point)[: self._outputs]
+        return outputs.index(max(outputs))
 
     def witness(self, point: torch.Tensor) -> Witness | None:
         """A point of the line with two classes. Wherever it looks, both networks agree, or that
@@ -135,16 +135,16 @@ class Crossing:
         # Bisect the line: `far` keeps the class of the point, and `near` has another one, until no
         # float32 point lies between.
         near, far = self._middle, point
-        found, label = self._judge.witness(far), self.label(far)
-        if found is not None or label == self.label(near):
-            return found
+        witness, label = self._judge.witness(far), self.label(far)
+        if witness is not None or label == self.label(near):
+            return witness
         while True:
             between = ((near.double() + far.double()) / 2).float()
             if torch.equal(between, near) or torch.equal(between, far):
                 return None
-            found = self._judge.witness(between)
-            if found is not None:
-                return found
+            witness = self._judge.witness(between)
+            if witness is not None:
+                return witness
             near, far = (near, between) if self.label(between) == label else (between, far)
 
 
@@ -158,13 +158,13 @@ def crossings(asked: Specification, judge: Witnesses) -> Iterator[tuple[Specific
         if bool((lower <= upper).all()):
             middle = ((lower.double() + upper.double()) / 2).float()
             crossing = Crossing(judge, middle, outputs)
-            own = crossing.label(middle)
+            label = crossing.label(middle)
             # Any class before that of the middle, in either network: where one network leaves it,
             # the other may leave it at another point of the line.
             left = [
-                (_above(offset, each, own),)
+                (_above(offset, output, label),)
                 for offset in (0, outputs)
-                for each in range(outputs)
-                if each != own
+                for output in range(outputs)
+                if output != label
             ]
             yield _specification(asked.inputs, outputs, [box], left), crossing

@@ -54,14 +54,14 @@ class Branching(ABC, Generic[Found]):
     def held_share(self) -> float:
         """The sum over all waiting parts of what they are of the whole: each half counts half."""
         held = [(parts.phases != 0) & self._dual.free for parts, _ in self._waiting]
-        return sum(float((0.5 ** each.sum(1).double()).sum()) for each in held)
+        return sum(float((0.5 ** phases.sum(1).double()).sum()) for phases in held)
 
     @abstractmethod
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """Which of the parts are not proven by their multipliers, (parts,) bool."""
 
     @abstractmethod
-    def falsified(self, found: Carried, tags: torch.Tensor) -> Found | None:
+    def falsified(self, carried: Carried, tags: torch.Tensor) -> Found | None:
         """What ends the search, if it is found near the least points of the linear bounds of
         parts.
         """
@@ -88,11 +88,11 @@ class Branching(ABC, Generic[Found]):
         # 1. Improve the multipliers of some parts, and drop the parts that these prove.
         parts, tags = self._taken(size)
         count = len(parts)
-        parts, found = self._dual.ascend(parts, _STEPS)
+        parts, carried = self._dual.ascend(parts, _STEPS)
         open_ = torch.nonzero(self.unproven(parts, tags))[:, 0]
-        parts, tags, found = parts[open_], tags[open_], found[open_]
+        parts, tags, carried = parts[open_], tags[open_], carried[open_]
         # 2. Try the points where the linear bounds of the other parts are least.
-        ended = self.falsified(found, tags)
+        ended = self.falsified(carried, tags)
         if ended is not None:
             return count, ended
         # 3. Settle the parts in which all neurons are held: there the network is affine.
@@ -104,7 +104,7 @@ class Branching(ABC, Generic[Found]):
         # 4. Split all others at a neuron.
         branching = torch.nonzero(~affine)[:, 0]
         if len(branching):
-            self._split(parts[branching], tags[branching], found[branching])
+            self._split(parts[branching], tags[branching], carried[branching])
         return count, None
 
     def _taken(self, size: int) -> tuple[Parts, torch.Tensor]:
@@ -119,19 +119,21 @@ class Branching(ABC, Generic[Found]):
         return Parts.together([parts for parts, _ in taken]), torch.cat([tags for _, tags in taken])
 
     @torch.no_grad()
-    def _split(self, parts: Parts, tags: torch.Tensor, found: Carried) -> None:
+    def _split(self, parts: Parts, tags: torch.Tensor, carried: Carried) -> None:
         """Put both halves of each part on top, where those with the least bounds come first.
 
         Of the neurons that promise most that one is held which raises the lesser half's bound most
         (arXiv 2002.03328).
         """
-        most, neurons = self._dual.gains(parts, found).topk(
+        most, neurons = self._dual.gains(parts, carried).topk(
             min(_TRIED, parts.phases.shape[1]), dim=1
         )
         best, chosen = torch.full((len(parts),), -torch.inf), neurons[:, 0]
         for gain, tried in zip(most.T, neurons.T, strict=True):
-            on, off = (self._dual.ascend(parts.held(tried, sign), 0)[1].value for sign in (1, -1))
-            value = torch.where(gain > 0, torch.minimum(on, off), -torch.inf)
+            raised, off = (
+                self._dual.ascend(parts.held(tried, sign), 0)[1].value for sign in (1, -1)
+            )
+            value = torch.where(gain > 0, torch.minimum(raised, off), -torch.inf)
             best, chosen = (
                 torch.where(value > best, value, best),
                 torch.where(value > best, tried, chosen),
@@ -187,12 +189,12 @@ class PhaseSearch(Branching[Witness], Turns):
 
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """See `Branching`. A bound that is NaN proves nothing: only > 0 does."""
-        found = self._dual.bounds(parts)
-        open_ = ~(found.value > 0)
+        carried = self._dual.bounds(parts)
+        open_ = ~(carried.value > 0)
         # Where about as much is missing as rounding takes, ask real arithmetic. A part that it
         # proves is split all the same, as its halves may be proven of float32 too, until there are
         # too many such parts.
-        near = open_ & (found.value > -NEAR * found.rounding)
+        near = open_ & (carried.value > -NEAR * carried.rounding)
         if self._real is not None and bool(near.any()):
             proven = self._dual_of_reals.bounds(parts[near]).value > 0
             open_[near] &= ~self.settles(proven, torch.ones_like(proven))
@@ -204,9 +206,9 @@ class PhaseSearch(Branching[Witness], Turns):
         """See `Branching`: both are of the same case."""
         return tags, tags
 
-    def falsified(self, found: Carried, tags: torch.Tensor) -> Witness | None:
+    def falsified(self, carried: Carried, tags: torch.Tensor) -> Witness | None:
         """See `Branching`: at the corners where the linear bounds are least."""
-        return self.tried(torch.where(found.inputs > 0, self._lower, self._upper).float(), tags)
+        return self.tried(torch.where(carried.inputs > 0, self._lower, self._upper).float(), tags)
 
     def settled(self, part: Parts, tag: torch.Tensor) -> Witness | None:
         """Prove the part by the multipliers of its linear program, or judge the program's optimum;
@@ -223,8 +225,8 @@ class PhaseSearch(Branching[Witness], Turns):
                 self.real_only = True
                 return None
             # Else its optimum is the point that breaks the rows the least, or satisfies all.
-            found = self.tried(point.float()[None], tag)
-            if found is not None:
-                return found
+            witness = self.tried(point.float()[None], tag)
+            if witness is not None:
+                return witness
         self.exhausted = True
         return None

@@ -69,12 +69,12 @@ def read_proof(path: Path) -> dict[str, Any]:
         if depth > _DEPTH:
             raise ProofError(f"{path}: is nested deeper than {_DEPTH} levels")
     try:
-        found = json.loads(data.decode("ascii"), object_pairs_hook=_unique, parse_constant=_refused)
+        proof = json.loads(data.decode("ascii"), object_pairs_hook=_unique, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise ProofError(f"{path}: no proof file, which is JSON in ASCII: {error}") from None
-    if not isinstance(found, dict):
-        raise ProofError(f"{path}: must hold a JSON object, not {type(found).__name__}")
-    return found
+    if not isinstance(proof, dict):
+        raise ProofError(f"{path}: must hold a JSON object, not {type(proof).__name__}")
+    return proof
 
 
 def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) -> None:
@@ -83,11 +83,11 @@ def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) 
     """
     stated = proof.get("network")
     named = stated.get("sha256") if isinstance(stated, dict) else None
-    found = hashlib.sha256(network).hexdigest()
-    if isinstance(named, str) and named != found:
+    digest = hashlib.sha256(network).hexdigest()
+    if isinstance(named, str) and named != digest:
         raise ProofError(
             f"{path} is of another network than {onnx}: of SHA-256 {named[:12]}..., and this file's"
-            f" is {found[:12]}..."
+            f" is {digest[:12]}..."
         )
 
 
@@ -117,23 +117,23 @@ def check_runs(onnx: Path) -> None:
     no network.
     """
     session = OnnxNetwork(onnx).session
-    for given in session.get_inputs():
-        sizes = [each if isinstance(each, int) else 1 for each in given.shape]
+    for graph_input in session.get_inputs():
+        sizes = [size if isinstance(size, int) else 1 for size in graph_input.shape]
         if 0 in sizes:
             raise OwnError(
-                f"{onnx}: the input {given.name!r} is of shape {sizes}, and holds nothing: export"
-                " it anew"
+                f"{onnx}: the input {graph_input.name!r} is of shape {sizes}, and holds nothing:"
+                " export it anew"
             )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(
             f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice"
         )
-    return found
+    return entries
 
 
 def _refused(text: str) -> Any:
@@ -189,17 +189,20 @@ def _sum(row: Mapping[int, Fraction | int], constant: Fraction | int = 0) -> str
 
 def _integer_box(statement: IntegerStatement) -> Box:
     return [
-        (Fraction(low), Fraction(up))
-        for low, up in zip(statement.lower, statement.upper, strict=True)
+        (Fraction(low), Fraction(high))
+        for low, high in zip(statement.lower, statement.upper, strict=True)
     ]
 
 
 def _box(box: Box) -> str:
     """Its ends where they are few, else its size and the first of them."""
-    shown = [f"x{i} in [{_about(low)}, {_about(up)}]" for i, (low, up) in enumerate(box[:_SHOWN])]
+    shown = [
+        f"x{index} in [{_about(low)}, {_about(high)}]"
+        for index, (low, high) in enumerate(box[:_SHOWN])
+    ]
     if len(box) <= _SHOWN:
         return ", ".join(shown)
-    widths = sorted({_about(up - low) for low, up in box}, key=float)
+    widths = sorted({_about(high - low) for low, high in box}, key=float)
     width = f"width {widths[0]}" + (f" to {widths[-1]}" if len(widths) > 1 else "")
     return f"of {len(box)} inputs ({width}; {', '.join(shown)}, ...)"
 
@@ -225,7 +228,7 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
     if isinstance(statement, IntegerStatement):
         box = _integer_box(statement)
         rows = [
-            ({i: Fraction(c) for i, c in row.items()}, Fraction(least))
+            ({index: Fraction(factor) for index, factor in row.items()}, Fraction(least))
             for row, least in statement.rows
         ]
         outputs, whole = statement.sizes[-1], True
@@ -243,10 +246,12 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
         )
     # 2. Each case must lie in the proven box, and have a constraint that a row contradicts.
     for number, case in enumerate(specification.cases, start=1):
-        lower = [math.ceil(each) if whole else each for each in case.box.lower]
-        upper = [math.floor(each) if whole else each for each in case.box.upper]
+        lower = [math.ceil(end) if whole else end for end in case.box.lower]
+        upper = [math.floor(end) if whole else end for end in case.box.upper]
         ends = enumerate(zip(lower, upper, box, strict=True))
-        outside = [i for i, (low, up, (least, most)) in ends if low < least or up > most]
+        outside = [
+            index for index, (low, high, (least, most)) in ends if low < least or high > most
+        ]
         if outside:
             return f"the box of case {number} reaches outside of the proven one at X_{outside[0]}"
         if not any(_refuted(rows, constraint) for constraint in case.constraints):
@@ -263,7 +268,7 @@ def _refuted(rows: Sequence[tuple[dict[int, Fraction], Fraction]], constraint: C
         # The row times `scale` has the constraint's terms, if they are proportional at all. Only a
         # scale > 0 keeps the direction of >=.
         scale = terms[min(terms)] / row[min(terms)]
-        proportional = scale > 0 and all(terms[i] == scale * row[i] for i in row)
+        proportional = scale > 0 and all(terms[index] == scale * row[index] for index in row)
         excluded = scale * least > constraint.bound or (
             constraint.strict and scale * least == constraint.bound
         )
@@ -318,11 +323,11 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
         sums = [
             z3.Sum(
                 [
-                    _value(Fraction(column[j], 2**exponent)) * x
-                    for column, x in zip(columns, state, strict=True)
+                    _value(Fraction(column[index], 2**exponent)) * unit
+                    for column, unit in zip(columns, state, strict=True)
                 ]
             )
-            for j in range(len(biases))
+            for index in range(len(biases))
         ]
         state = []
         for j, (total, unit) in enumerate(zip(sums, units, strict=True)):
@@ -338,7 +343,8 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     # 3. Ask for a counterexample: none, unsat, means that Z3 agrees.
     coefficients, constant = statement.rows[row]
     solver.add(
-        z3.Sum([_value(factor) * state[i] for i, factor in coefficients.items()]) + _value(constant)
+        z3.Sum([_value(factor) * state[index] for index, factor in coefficients.items()])
+        + _value(constant)
         <= 0
     )
     return {"unsat": "agrees", "sat": "contradicts"}.get(str(solver.check()), "undecided")

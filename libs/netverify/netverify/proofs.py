@@ -58,9 +58,9 @@ def _require(true: object, message: str) -> None:
 
 
 def _number(text: str) -> Fraction:
-    found = _NUMBER.fullmatch(text)
-    _require(found, f"{text[:40]!r} is not m or mp-e in lowest terms, of at most 4000 and 4 digits")
-    return Fraction(int(found[1]), 2 ** int(found[2] or 0)) if found else Fraction(0)
+    match = _NUMBER.fullmatch(text)
+    _require(match, f"{text[:40]!r} is not m or mp-e in lowest terms, of at most 4000 and 4 digits")
+    return Fraction(int(match[1]), 2 ** int(match[2] or 0)) if match else Fraction(0)
 
 
 def _exponent(values: Any) -> int:  # the least e such that all values are multiples of 2**-e
@@ -71,9 +71,9 @@ def _text(value: Fraction) -> str:
     return f"{value.numerator}p-{_exponent([value])}".removesuffix("p-0")
 
 
-def _compare(stated: Any, found: Any, place: str) -> str:
+def _compare(stated: Any, recomputed: Any, place: str) -> str:
     is_, must = (
-        json.dumps(each, sort_keys=True, separators=(",", ":")) for each in (stated, found)
+        json.dumps(value, sort_keys=True, separators=(",", ":")) for value in (stated, recomputed)
     )
     _require(is_ == must, f"{place} is {is_[:120]}, recomputed {must[:120]}")
     return must
@@ -84,13 +84,14 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     2**-e; and that e.
     """
     onnx.checker.check_model(model)
-    graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
-    (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
+    graph, tensors = model.graph, {tensor.name: tensor for tensor in model.graph.initializer}
+    (source,) = [value for value in graph.input if value.name not in tensors]
+    (output,) = graph.output
     # A free size is 0, and one of 0, of which there is no output, -1.
     batch, *sizes = [
-        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+        size.dim_value or -size.HasField("dim_value") for size in source.type.tensor_type.shape.dim
     ]
-    types = {each.type.tensor_type.elem_type for each in (given, output)}
+    types = {value.type.tensor_type.elem_type for value in (source, output)}
     known = [
         o.version <= onnx.defs.onnx_opset_version() for o in model.opset_import if o.domain in _ONNX
     ] == [True]
@@ -103,17 +104,17 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         "network: needs float32 (batch, fixed sizes), one known opset, and all weights in the file",
     )
     # Each node must take what the one before it gave, `current`: so the file is a chain.
-    width, flat, before, current, found = (
+    width, flat, before, current, affine = (
         math.prod(sizes),
         len(sizes) == 1,
         "Relu",
-        given.name,
+        source.name,
         list[list[Any]](),
     )
     for number, node in enumerate(graph.node[:_NODES]):
         operator, place = node.op_type, f"network: node {number} ({node.op_type})"
         asked = operator + "".join(
-            f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute
+            f".{entry.name}={onnx.helper.get_attribute_value(entry)}" for entry in node.attribute
         )
         _require(_READ.fullmatch(asked) and not node.domain, f"{place}: {asked} is not read")
         _require(
@@ -132,15 +133,15 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
                 f"{place}: must take (batch, {width})",
             )
             width = weight.shape[1]
-            found.append([weight, arrays[1] if arrays[1:] else 0 * weight[0]])
+            affine.append([weight, arrays[1] if arrays[1:] else 0 * weight[0]])
         elif operator == "Add":
-            found[-1][1] = arrays[0]
+            affine[-1][1] = arrays[0]
         elif operator == "Reshape":
             # It may only flatten: to (batch, width), where -1 may stand for one of both.
             targets = [[batch, size] for batch in (-1, 0, 1) for size in (-1, width)][1:]
             _require(arrays[0].tolist() in targets, f"{place}: must give (batch, {width})")
         _require(
-            not found or found[-1][1].shape in ((width,), (1, width)),
+            not affine or affine[-1][1].shape in ((width,), (1, width)),
             f"{place}: needs one bias for each output",
         )
         flat = flat or operator in ("Flatten", "Reshape")
@@ -150,10 +151,10 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         f"network: must end in Gemm, MatMul or Add by {_NODES} nodes",
     )
     # A float32 is a whole multiple of a power of 2: in units of 2**-e all numbers are integers.
-    rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in found]
-    exponent = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
+    rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in affine]
+    exponent = _exponent(Fraction(number) for layer in rows for row in layer for number in row)
     layers = [
-        [[int(Fraction(each) * 2**exponent) for each in row] for row in layer] for layer in rows
+        [[int(Fraction(number) * 2**exponent) for number in row] for row in layer] for layer in rows
     ]
     return (
         {"inputs": math.prod(sizes), "layers": [len(layer[-1]) for layer in layers]},
@@ -180,7 +181,7 @@ class _Check:
         q = [int(coefficients.get(i, 0) * 2**e) for i in range(len(self.layers[top][-1]))]
         for depth, layer in reversed([*enumerate(self.layers[: top + 1])]):
             self.work += (
-                self.words[depth] * len(layer) * sum(1 + each.bit_length() // 60 for each in q)
+                self.words[depth] * len(layer) * sum(1 + factor.bit_length() // 60 for factor in q)
             )
             _require(self.work <= _WORK, f"takes more than {_WORK} products to check")
             # Back through z = W x + b: row . b is added, and W^T row is the row of what is before.
@@ -202,8 +203,8 @@ class _Check:
                 # q max(z, 0) - p z bends only at 0: it is least there or at an end of z's interval.
                 q[i], total = p, total + min(Fraction(0), -p * low, (q[i] - p) * up) / 2**e
         ends = [
-            (each * low / 2**e, each * up / 2**e)
-            for each, (low, up) in zip(q, self.box, strict=True)
+            (factor * low / 2**e, factor * up / 2**e)
+            for factor, (low, up) in zip(q, self.box, strict=True)
         ]
         return sum((min(pair) for pair in ends), total), sum(
             (low / 2 + up / 2 for low, up in ends), total
@@ -290,11 +291,11 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
             proof["box"], {"lower": [*map(_text, lower)], "upper": [*map(_text, upper)]}, "box"
         )
         place, rows = "property", list[Row]()
-        for each in proof["property"]["rows"]:
+        for stated in proof["property"]["rows"]:
             rows.append(
                 (
-                    {int(i): _number(c) for i, c in each["coefficients"].items()},
-                    _number(each["constant"]),
+                    {int(i): _number(c) for i, c in stated["coefficients"].items()},
+                    _number(stated["constant"]),
                 )
             )
         known = all(
@@ -322,7 +323,7 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
             bounds.append(check.check_tree(tree, place, row, {}))
         read = {name: proof[name] for name in ("network", "box", "property", "neurons", "trees")}
         # Nothing in the file may be unread: all entries but the digest were checked above.
-        rest = {name: each for name, each in proof.items() if name != "digest"}
+        rest = {name: entry for name, entry in proof.items() if name != "digest"}
         text = _compare(rest, {"format": "evalsuite-proof/1", **read}, "proof")
         _compare(proof.get("digest"), hashlib.sha256(text.encode()).hexdigest(), "digest")
     except Exception as error:  # whatever Python and onnx make of what is malformed

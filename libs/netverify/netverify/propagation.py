@@ -144,7 +144,7 @@ class Propagation:
         # Values that are affine maps of the input: in a region inside the box rows know more of
         # them than intervals do.
         straight = {0} if within is not None else set[int]()
-        for at, node in enumerate(graph.nodes, 1):
+        for value, node in enumerate(graph.nodes, 1):
             operation = node.operation
             # 1. Before a node that is not affine, sharpen the intervals that its lines are made of.
             # Of a difference that is what its operands differ by: they were sharpened for their own
@@ -158,7 +158,7 @@ class Propagation:
                     self._sharpen(source, node)
                 sharpened.add(source)
             if isinstance(operation, flat.Affine) and straight.issuperset(node.sources):
-                straight.add(at)
+                straight.add(value)
             # 2. Then find the node's own interval and lines.
             self._enter(node)
             check()
@@ -168,23 +168,23 @@ class Propagation:
         """The output's interval, each end (batch, outputs)."""
         return self.intervals[self._graph.output]
 
-    def loss(self, at: int) -> torch.Tensor:
+    def loss(self, value: int) -> torch.Tensor:
         """What rounding can lose of each output of an affine node, per unit of its coefficient,
         (batch, outputs).
         """
-        found = self._losses[at]
-        assert found is not None
-        return found
+        loss = self._losses[value]
+        assert loss is not None
+        return loss
 
-    def rounding(self, at: int) -> torch.Tensor | None:
+    def rounding(self, value: int) -> torch.Tensor | None:
         """The part of `loss` that is float32's, (batch, outputs); None where nothing is rounded
         there.
         """
-        return self._rounded[at]
+        return self._rounded[value]
 
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
-        operation, given = node.operation, [self.intervals[source] for source in node.sources]
+        operation, intervals = node.operation, [self.intervals[source] for source in node.sources]
         loss: torch.Tensor | None = None
         rounded: torch.Tensor | None = None
         lines: Middle | Chosen | Callable[[], Middle] | None = None
@@ -192,41 +192,41 @@ class Propagation:
         # others are carried back by lines around them.
         match operation:
             case flat.Affine():
-                found, loss, rounded = self._through(operation, given)
+                interval, loss, rounded = self._through(operation, intervals)
             case flat.Product():
-                found, lines = bilinear(operation, *given)
+                interval, lines = bilinear(operation, *intervals)
                 if not self._keeps_lines:
-                    lines = partial(_lines_of, operation, *given)
+                    lines = partial(_lines_of, operation, *intervals)
             case flat.Convex():
-                found, lines = convex(operation, *given[0])
+                interval, lines = convex(operation, *intervals[0])
             case flat.Shares():
                 # Constants: a line for each share would follow all entries of its row.
-                found = shares_interval(operation, *given[0])
-                level = torch.zeros_like(found[0])
-                sizes = magnitude(*given[0])
-                lines = Middle.between((level, found[0]), (level, found[1]), sizes)
+                interval = shares_interval(operation, *intervals[0])
+                level = torch.zeros_like(interval[0])
+                sizes = magnitude(*intervals[0])
+                lines = Middle.between((level, interval[0]), (level, interval[1]), sizes)
             case flat.Rounded():
-                found, lines = rounded_lines(*given[0])
+                interval, lines = rounded_lines(*intervals[0])
             case flat.Difference():
-                found, lines = self._apart(len(self.intervals), node, operation)
+                interval, lines = self._apart(len(self.intervals), node, operation)
             case flat.Pointwise():
-                found, lines = (
-                    scalar_interval(operation.traits, *given[0]),
-                    scalar_lines(operation.traits, *given[0]),
+                interval, lines = (
+                    scalar_interval(operation.traits, *intervals[0]),
+                    scalar_lines(operation.traits, *intervals[0]),
                 )
             case flat.Maximum():
-                low, high = given[0]
-                found, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
-        if not bool((magnitude(*found) <= LARGEST).all()):
+                low, high = intervals[0]
+                interval, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
+        if not bool((magnitude(*interval) <= LARGEST).all()):
             raise Unsupported(f"node {node.name!r}: values beyond {LARGEST:g} are possible there")
-        self.intervals.append(found)
+        self.intervals.append(interval)
         self._losses.append(loss)
         self._rounded.append(rounded)
         self._lines.append(lines)
 
-    def _line(self, at: int) -> Middle | Chosen | None:
+    def _line(self, value: int) -> Middle | Chosen | None:
         """The lines around a node's output."""
-        lines = self._lines[at]
+        lines = self._lines[value]
         return lines() if callable(lines) else lines
 
     def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
@@ -235,45 +235,54 @@ class Propagation:
         """
         maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
         nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
-        return [_Side(value, of.operation, of.sources[0], map_) for value, of, map_ in nodes]
+        return [
+            _Side(value, node_of.operation, node_of.sources[0], map_)
+            for value, node_of, map_ in nodes
+        ]
 
     def _mapped(self, value: int, map_: Linear) -> Interval:
         return map_(self.intervals[value][0]), map_(self.intervals[value][1])
 
-    def _apart(self, at: int, node: Node, operation: flat.Difference) -> tuple[Interval, Middle]:
+    def _apart(self, value: int, node: Node, operation: flat.Difference) -> tuple[Interval, Middle]:
         sides, source = self._sides(node, operation), node.sources[0]
         # 1. What the operands differ by is known in two ways: as a value of the graph, and from
         # both of their intervals. Its interval is the meet.
-        x, y = given = [self._mapped(each.source, each.map_) for each in sides]
+        x, y = operands = [self._mapped(side.source, side.map_) for side in sides]
         apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
         # 2. Planes of f(x) - g(y) in x - y, x and y.
-        found, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
+        interval, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
         # 3. Compare how far apart, in the middle of the operands, the planes are, with what the
         # lines of f and g lose each for itself. `_exchanged` follows the difference only where the
         # planes are nearer.
         alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
         for side, (low, high), sign, spread in zip(
-            sides, given, (1, -1), lines.spreads[1:], strict=True
+            sides, operands, (1, -1), lines.spreads[1:], strict=True
         ):
-            own = self._line(side.value)
-            assert isinstance(own, Middle)
-            alone = alone + side.map_(own.spreads[0]) * (low + high) / 2 + side.map_(own.loss)
+            own_lines = self._line(side.value)
+            assert isinstance(own_lines, Middle)
+            alone = (
+                alone
+                + side.map_(own_lines.spreads[0]) * (low + high) / 2
+                + side.map_(own_lines.loss)
+            )
             joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
-        self._nearer[at] = joint < alone
-        return _met(found, _minus(*(self._mapped(each.value, each.map_) for each in sides))), lines
+        self._nearer[value] = joint < alone
+        return _met(
+            interval, _minus(*(self._mapped(side.value, side.map_) for side in sides))
+        ), lines
 
     def _through(
-        self, affine: flat.Affine, given: list[Interval]
+        self, affine: flat.Affine, operands: list[Interval]
     ) -> tuple[Interval, torch.Tensor, torch.Tensor | None]:
         """The interval of an affine node, what of each output can be lost by rounding, and
         float32's part of that.
         """
         # Interval arithmetic by centers and radii: A maps the centers, and |A|, in which nothing
         # cancels, the radii.
-        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
+        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(operands)
         size = center.abs()
         radius = torch.zeros_like(size)
-        for map_, (low, high) in zip(affine.maps, given, strict=True):
+        for map_, (low, high) in zip(affine.maps, operands, strict=True):
             absolute = map_.absolute()
             center = center + map_((low + high) / 2)
             radius = radius + absolute((high - low) / 2)
@@ -333,9 +342,9 @@ class Propagation:
         for part in torch.split(chosen, per_block):
             eye = torch.zeros(len(part), low.shape[1], dtype=torch.float64)
             eye[torch.arange(len(part)), part] = 1.0
-            found = self.lower_bounds(torch.cat([eye, -eye]), value).value
-            low[:, part] = torch.maximum(low[:, part], found[:, : len(part)])
-            high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
+            bounds = self.lower_bounds(torch.cat([eye, -eye]), value).value
+            low[:, part] = torch.maximum(low[:, part], bounds[:, : len(part)])
+            high[:, part] = torch.minimum(high[:, part], -bounds[:, len(part) :])
         self.intervals[value] = low, high
 
     def _bent(self, node: Node, operation: flat.Difference) -> torch.Tensor:
@@ -375,10 +384,10 @@ class Propagation:
         known, met = self._carried(rows, start, related=related)
         if not met:
             return known
-        found, _ = self._carried(rows, start, related=False)
-        nearer = known.value > found.value
-        coefficients = torch.where(nearer[..., None], known.coefficients, found.coefficients)
-        return LowerBounds(torch.maximum(known.value, found.value), coefficients, found.rounding)
+        bounds, _ = self._carried(rows, start, related=False)
+        nearer = known.value > bounds.value
+        coefficients = torch.where(nearer[..., None], known.coefficients, bounds.coefficients)
+        return LowerBounds(torch.maximum(known.value, bounds.value), coefficients, bounds.rounding)
 
     def _carried(
         self, rows: torch.Tensor, start: int, *, related: bool
@@ -394,18 +403,20 @@ class Propagation:
         sooner, additions = torch.full_like(total, -torch.inf), 1
         # From the last node to the first: turn the rows over a node's output into rows over its
         # operands, and collect in `total` what that adds to the bound.
-        for at in range(start, 0, -1):
-            node = self._graph.nodes[at - 1]
+        for value in range(start, 0, -1):
+            node = self._graph.nodes[value - 1]
             # All paths meet in this value: its interval may give a better bound than the input.
-            if start == self._graph.output and pending.keys() == {at}:
-                sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
-            exchanged = self._exchanged(at, node, pending) if related else None
+            if start == self._graph.output and pending.keys() == {value}:
+                sooner = torch.fmax(
+                    sooner, self._ended(value, pending[value], total, largest, additions)
+                )
+            exchanged = self._exchanged(value, node, pending) if related else None
             met |= exchanged is not None
-            asked = pending.pop(at, None)
+            asked = pending.pop(value, None)
             if asked is None:
                 continue
-            pulled, constant = self._back(at, node, asked, related=related)
-            rounded = self.rounding(at)
+            pulled, constant = self._back(value, node, asked, related=related)
+            rounded = self.rounding(value)
             lost = lost if rounded is None else lost + _dot(asked.abs(), rounded)
             constant = constant if exchanged is None else constant + exchanged
             for source, coefficients in pulled:
@@ -417,8 +428,8 @@ class Propagation:
         asked = pending.get(
             0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64)
         )
-        found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
-        return LowerBounds(found, asked.expand(len(found), -1, -1), lost), met
+        bound = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
+        return LowerBounds(bound, asked.expand(len(bound), -1, -1), lost), met
 
     @torch.no_grad()
     def interval_bounds(self, rows: torch.Tensor) -> torch.Tensor:
@@ -429,13 +440,13 @@ class Propagation:
         pending = {self._graph.output: rows if rows.ndim == 3 else rows[None]}
         total = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
         largest, additions = total, 1
-        for at in range(self._graph.output, 0, -1):
-            node = self._graph.nodes[at - 1]
-            asked = pending.get(at)
+        for number in range(self._graph.output, 0, -1):
+            node = self._graph.nodes[number - 1]
+            asked = pending.get(number)
             if asked is None or not isinstance(node.operation, flat.Affine):
                 continue
-            del pending[at]
-            pulled, constant = self._back(at, node, asked, related=False)
+            del pending[number]
+            pulled, constant = self._back(number, node, asked, related=False)
             for source, coefficients in pulled:
                 constant = constant + self._collect(pending, source, coefficients)
             total = total + constant
@@ -454,11 +465,11 @@ class Propagation:
         # Magnitudes of all coefficients are carried back, with the steeper line of each activation:
         # nothing can cancel.
         pending = {self._graph.output: row.abs().expand(len(self.intervals[0][0]), 1, -1)}
-        for at in range(self._graph.output, 0, -1):
-            asked = pending.pop(at, None)
+        for value in range(self._graph.output, 0, -1):
+            asked = pending.pop(value, None)
             if asked is None:
                 continue
-            node, lines = self._graph.nodes[at - 1], self._line(at)
+            node, lines = self._graph.nodes[value - 1], self._line(value)
             if isinstance(node.operation, flat.Affine):
                 maps = zip(node.sources, node.operation.maps, strict=True)
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
@@ -468,8 +479,8 @@ class Propagation:
                 pulled = [(node.sources[0], asked * steepest[:, None])]
             else:  # of two networks' differences no branch asks
                 pulled = [
-                    (source, each.abs())
-                    for source, each in self._back(at, node, asked, related=True)[0]
+                    (source, rows.abs())
+                    for source, rows in self._back(value, node, asked, related=True)[0]
                 ]
             for source, coefficients in pulled:
                 pending[source] = (
@@ -490,7 +501,7 @@ class Propagation:
         )
 
     def _back(
-        self, at: int, node: Node, asked: torch.Tensor, *, related: bool
+        self, number: int, node: Node, asked: torch.Tensor, *, related: bool
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         """From rows over a node's output to those over its operands, and what is added to the
         bound, (batch, rows).
@@ -501,15 +512,15 @@ class Propagation:
             case flat.Affine():
                 # The transpose of each map; the bias, less what rounding can lose, adds to the
                 # bound.
-                constant = -_dot(size, self.loss(at))
+                constant = -_dot(size, self.loss(number))
                 if bool(operation.bias.any()):
                     constant = constant + _dot(asked, operation.bias[None])
                 return [
-                    (s, map_.pull(asked))
-                    for s, map_ in zip(node.sources, operation.maps, strict=True)
+                    (source, map_.pull(asked))
+                    for source, map_ in zip(node.sources, operation.maps, strict=True)
                 ], constant
             case flat.Maximum():
-                return self._back_greatest(at, node.sources[0], asked)
+                return self._back_greatest(number, node.sources[0], asked)
             case flat.Product():
                 operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
             case flat.Difference() if related:
@@ -521,11 +532,11 @@ class Propagation:
             case flat.Difference():
                 # By its definition, the first value minus the second: each has lines of its own.
                 sides = zip(self._sides(node, operation), (1, -1), strict=True)
-                pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
+                pulled = [(side.value, side.map_.pull(sign * asked)) for side, sign in sides]
                 return pulled, torch.zeros((), dtype=torch.float64)
         # All else by the middle of its lines: p slope - |p| spread is the coefficient of each
         # operand, whatever the sign of p (see `Middle`).
-        lines = self._line(at)
+        lines = self._line(number)
         assert isinstance(lines, Middle)
         pulled = [
             (
@@ -540,22 +551,22 @@ class Propagation:
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
 
     def _back_greatest(
-        self, at: int, source: int, asked: torch.Tensor
+        self, value: int, source: int, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        lines = self._line(at)
+        lines = self._line(value)
         assert isinstance(lines, Chosen)
         # A maximum is at least its entry `below`, for coefficients > 0, and at most the line over
         # its entry `above`, for those < 0. Other entries of the window are asked for nothing.
-        up, down = asked.clamp(min=0), asked.clamp(max=0)
+        raised, down = asked.clamp(min=0), asked.clamp(max=0)
         inputs = self.intervals[source][0].shape[1]
         pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
-        for index, part in ((lines.below, up), (lines.above, down * lines.slope[:, None])):
+        for index, part in ((lines.below, raised), (lines.above, down * lines.slope[:, None])):
             moved = part.expand(*pulled.shape[:-1], -1)
             pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
         return [(source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
 
     def _exchanged(
-        self, at: int, node: Node, pending: dict[int, torch.Tensor]
+        self, value: int, node: Node, pending: dict[int, torch.Tensor]
     ) -> torch.Tensor | None:
         """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at
         most one of them.
@@ -567,12 +578,12 @@ class Propagation:
         }:
             return None
         sides = self._sides(node, node.operation)
-        p, q = (each.map_(pending[each.value]) for each in sides)
+        p, q = (side.map_(pending[side.value]) for side in sides)
         # 1. Here q is the coefficient of + y: where the signs of p and q differ, the rows ask for a
         # difference. s is the part that both have, and moves to it.
-        opposite = (p * q < 0) & self._nearer[at][:, None]
+        opposite = (p * q < 0) & self._nearer[value][:, None]
         shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
-        constant = self._collect(pending, at, shared)
+        constant = self._collect(pending, value, shared)
         # 2. What is left stays with each value; its subtraction is rounded.
         for side, sign in zip(sides, (1, -1), strict=True):
             pending[side.value] = rest = pending[side.value] - sign * side.map_.pull(shared)
@@ -604,6 +615,6 @@ class Propagation:
             # What rows reach in the region, which lies inside the box.
             inner = self._within(asked) - 8 * _dot(asked.abs(), slack) - TINY
             least = torch.fmax(least, inner)
-        found = total + least
-        found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
-        return torch.where(found.isnan(), -torch.inf, found)
+        bound = total + least
+        bound = bound - 2 * additions * EPS * torch.maximum(largest, bound.abs())
+        return torch.where(bound.isnan(), -torch.inf, bound)

@@ -50,7 +50,7 @@ class Answer(str, Enum):
         none.
         """
         whole = cls.SAT, cls.UNSAT, cls.TIMEOUT
-        return next((each for each in whole if each.verdict is verdict), cls.UNKNOWN)
+        return next((answer for answer in whole if answer.verdict is verdict), cls.UNKNOWN)
 
 
 _VERDICTS = {

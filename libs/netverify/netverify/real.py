@@ -53,7 +53,7 @@ class RealNetwork:
         # 1. Bounds at the point in float64 decide almost always, and in no time.
         cases = [case for case in specification.cases if _holds(case.box, point)]
         ends = self._bounded(point)
-        found = _any(
+        satisfied = _any(
             [
                 _all([_satisfied(constraint, ends) for constraint in case.constraints])
                 for case in cases
@@ -61,15 +61,15 @@ class RealNetwork:
         )
         # 2. Where they leave it open, as on a tie, compute in fractions, if all of the network's
         # numbers are known exactly.
-        if found is None and self._exact:
+        if satisfied is None and self._exact:
             exact = [(value, value) for value in self._evaluated(point)]
-            found = _any(
+            satisfied = _any(
                 [
                     _all([_satisfied(constraint, exact) for constraint in case.constraints])
                     for case in cases
                 ]
             )
-        return found
+        return satisfied
 
     def _bounded(self, point: Sequence[Fraction]) -> Ends | None:
         """The ends of each output by float64 bounds; None where there are none, as beyond 1e100."""
@@ -86,61 +86,62 @@ class RealNetwork:
 
     def _evaluated(self, point: Sequence[Fraction]) -> Values:
         values: list[Values] = [list(point)]
-        for at, node in enumerate(self._graph.nodes, 1):
-            given = [values[source] for source in node.sources]
-            values.append(self._computed(at, node.operation, given))
+        for value, node in enumerate(self._graph.nodes, 1):
+            operands = [values[source] for source in node.sources]
+            values.append(self._computed(value, node.operation, operands))
         return values[self._graph.output]
 
-    def _computed(self, at: int, operation: Any, given: list[Values]) -> Values:
+    def _computed(self, value: int, operation: Any, operands: list[Values]) -> Values:
         match operation:
             case Affine():
                 # Sums of exact products; fractions add without rounding.
-                totals = [Fraction(each) for each in operation.bias.tolist()]
-                for place, (map_, operand) in enumerate(zip(operation.maps, given, strict=True)):
+                totals = [Fraction(number) for number in operation.bias.tolist()]
+                for place, (map_, operand) in enumerate(zip(operation.maps, operands, strict=True)):
                     totals = [
-                        a + b
-                        for a, b in zip(
-                            totals, self._applied(at, place, map_, operand), strict=True
+                        total + term
+                        for total, term in zip(
+                            totals, self._applied(value, place, map_, operand), strict=True
                         )
                     ]
                 return totals
             case Pointwise():
-                return [max(each, Fraction(0)) for each in given[0]]
+                return [max(number, Fraction(0)) for number in operands[0]]
             case Maximum():
                 return [
-                    max(given[0][i] for i in row if i >= 0) for row in operation.windows.tolist()
+                    max(operands[0][index] for index in row if index >= 0)
+                    for row in operation.windows.tolist()
                 ]
             case Product():
                 pairs = zip(
-                    _chosen(operation.left, given[0]),
-                    _chosen(operation.right, given[1]),
+                    _chosen(operation.left, operands[0]),
+                    _chosen(operation.right, operands[1]),
                     strict=True,
                 )
-                return [a * b for a, b in pairs]
+                return [left * right for left, right in pairs]
             case Difference():
                 pairs = zip(
-                    _chosen(operation.left, given[1]),
-                    _chosen(operation.right, given[2]),
+                    _chosen(operation.left, operands[1]),
+                    _chosen(operation.right, operands[2]),
                     strict=True,
                 )
-                return [a - b for a, b in pairs]
+                return [left - right for left, right in pairs]
         raise AssertionError(operation)
 
-    def _applied(self, at: int, place: int, map_: Linear, operand: Values) -> Values:
+    def _applied(self, value: int, place: int, map_: Linear, operand: Values) -> Values:
         """A map of exact values, in integers: coefficients are whole multiples of a power of 2."""
         # 1. The map's matrix in integers, made once, by the unit vectors.
-        made = self._matrices.setdefault(at, [])
-        if len(made) <= place:
-            made.append(_whole(map_(torch.eye(len(operand), dtype=torch.float64)).numpy()))
-        matrix, exponent = made[place]
+        matrices = self._matrices.setdefault(value, [])
+        if len(matrices) <= place:
+            matrices.append(_whole(map_(torch.eye(len(operand), dtype=torch.float64)).numpy()))
+        matrix, exponent = matrices[place]
         # 2. The operand over one common denominator: integer products are faster than those of
         # fractions.
-        scale = math.lcm(*(each.denominator for each in operand))
+        scale = math.lcm(*(number.denominator for number in operand))
         whole = np.array(
-            [each.numerator * (scale // each.denominator) for each in operand], dtype=object
+            [number.numerator * (scale // number.denominator) for number in operand], dtype=object
         )
         divisor = Fraction(scale) * Fraction(2) ** exponent
-        return [Fraction(int(each)) / divisor for each in whole @ matrix]
+        return [Fraction(int(number)) / divisor for number in whole @ matrix]
 
 
 def _whole(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[Any, int]:
@@ -193,7 +194,7 @@ def _is_single_map(map_: Linear) -> bool:
 
 def _holds(box: Box, point: Sequence[Fraction]) -> bool:
     ends = zip(box.lower, point, box.upper, strict=True)
-    return all(low <= each <= high for low, each, high in ends)
+    return all(low <= number <= high for low, number, high in ends)
 
 
 def _satisfied(constraint: Constraint, ends: Ends | None) -> bool | None:
@@ -208,9 +209,9 @@ def _satisfied(constraint: Constraint, ends: Ends | None) -> bool | None:
     return True if most <= constraint.bound else False if least > constraint.bound else None
 
 
-def _all(found: Sequence[bool | None]) -> bool | None:
-    return False if False in found else None if None in found else True
+def _all(answers: Sequence[bool | None]) -> bool | None:
+    return False if False in answers else None if None in answers else True
 
 
-def _any(found: Sequence[bool | None]) -> bool | None:
-    return True if True in found else None if None in found else False
+def _any(answers: Sequence[bool | None]) -> bool | None:
+    return True if True in answers else None if None in answers else False

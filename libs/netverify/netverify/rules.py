@@ -38,85 +38,100 @@ class Arithmetic(ABC, Generic[Value]):
 
     @abstractmethod
     def scaled(
-        self, x: Value, factor: torch.Tensor, /, terms: int = 2, of: tuple[torch.Tensor, ...] = ()
+        self,
+        operand: Value,
+        factor: torch.Tensor,
+        /,
+        terms: int = 2,
+        of: tuple[torch.Tensor, ...] = (),
     ) -> Value:
-        """x times constants, which are off by at most `terms` units in the last place; computed
-        `of` these.
+        """The operand times constants, which are off by at most `terms` units in the last
+        place; computed `of` these.
         """
 
     @abstractmethod
-    def shifted(self, x: Value, constant: torch.Tensor, /, sign: int = 1) -> Value:
-        """x plus, or minus, a constant."""
+    def shifted(self, operand: Value, constant: torch.Tensor, /, sign: int = 1) -> Value:
+        """The operand plus, or minus, a constant."""
 
     @abstractmethod
-    def product(self, x: Value, y: Value, /) -> Value:
+    def product(self, operand: Value, other: Value, /) -> Value:
         """The product, entry by entry."""
 
     @abstractmethod
-    def convex(self, x: Value, name: str, /) -> Value:
+    def convex(self, operand: Value, name: str, /) -> Value:
         """One of `netverify.graph.CONVEX` of each entry."""
 
     @abstractmethod
-    def curve(self, x: Value, traits: Activation, /) -> Value:
+    def curve(self, operand: Value, traits: Activation, /) -> Value:
         """An activation of each entry."""
 
 
-def _product(a: Arithmetic[Any], _: typed.Product, *given: Any) -> Any:
-    made, *rest = [each for each in given if not isinstance(each, torch.Tensor)]
-    for each in rest:
-        made = a.product(made, each)
-    for factor in given:
-        made = a.scaled(made, factor.double()) if isinstance(factor, torch.Tensor) else made
-    return made
+def _product(arithmetic: Arithmetic[Any], _: typed.Product, *operands: Any) -> Any:
+    result, *rest = [operand for operand in operands if not isinstance(operand, torch.Tensor)]
+    for other in rest:
+        result = arithmetic.product(result, other)
+    for factor in operands:
+        result = (
+            arithmetic.scaled(result, factor.double())
+            if isinstance(factor, torch.Tensor)
+            else result
+        )
+    return result
 
 
-def _quotient(a: Arithmetic[Any], _: typed.Quotient, x: Any, y: Any) -> Any:
-    if isinstance(y, torch.Tensor):
-        if isinstance(x, torch.Tensor) or not bool(y.all()):
-            a.refuse("divides by zero")
-        return a.scaled(x, 1 / y.double(), _QUOTIENT_TERMS)
-    inverse = a.convex(y, "reciprocal")
-    return a.scaled(inverse, x.double()) if isinstance(x, torch.Tensor) else a.product(x, inverse)
+def _quotient(arithmetic: Arithmetic[Any], _: typed.Quotient, operand: Any, other: Any) -> Any:
+    if isinstance(other, torch.Tensor):
+        if isinstance(operand, torch.Tensor) or not bool(other.all()):
+            arithmetic.refuse("divides by zero")
+        return arithmetic.scaled(operand, 1 / other.double(), _QUOTIENT_TERMS)
+    inverse = arithmetic.convex(other, "reciprocal")
+    return (
+        arithmetic.scaled(inverse, operand.double())
+        if isinstance(operand, torch.Tensor)
+        else arithmetic.product(operand, inverse)
+    )
 
 
-def _power(a: Arithmetic[Any], operation: typed.Power, x: Any) -> Any:
+def _power(arithmetic: Arithmetic[Any], operation: typed.Power, operand: Any) -> Any:
     if operation.exponent in (2, 3, 4):
-        square = a.product(x, x)
+        square = arithmetic.product(operand, operand)
         return (
             square
             if operation.exponent == 2
-            else a.product(square, x if operation.exponent == 3 else square)
+            else arithmetic.product(square, operand if operation.exponent == 3 else square)
         )
     if operation.exponent not in _CONVEX_POWERS:
-        a.refuse(f"no {a.bounds} of a power of {operation.exponent:g}")
-    return a.convex(x, _CONVEX_POWERS[operation.exponent])
+        arithmetic.refuse(f"no {arithmetic.bounds} of a power of {operation.exponent:g}")
+    return arithmetic.convex(operand, _CONVEX_POWERS[operation.exponent])
 
 
-def _function(a: Arithmetic[Any], operation: typed.Function, x: Any) -> Any:
+def _function(arithmetic: Arithmetic[Any], operation: typed.Function, operand: Any) -> Any:
     if operation.name == "abs" and _ABSOLUTE is not None:
-        return a.curve(x, _ABSOLUTE)
+        return arithmetic.curve(operand, _ABSOLUTE)
     if operation.name == "sqrt":
-        return a.product(x, a.convex(x, "rsqrt"))
+        return arithmetic.product(operand, arithmetic.convex(operand, "rsqrt"))
     if operation.name not in ("exp", "rsqrt"):
-        a.refuse(f"no {a.bounds} of {operation.name}")
-    return a.convex(x, operation.name)
+        arithmetic.refuse(f"no {arithmetic.bounds} of {operation.name}")
+    return arithmetic.convex(operand, operation.name)
 
 
-def _pointwise(a: Arithmetic[Any], operation: typed.Pointwise, x: Any) -> Any:
+def _pointwise(arithmetic: Arithmetic[Any], operation: typed.Pointwise, operand: Any) -> Any:
     operation = operation.as_written
     if not operation.is_exact:
-        a.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
+        arithmetic.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is None:
-        return a.curve(x, operation.traits)
+        return arithmetic.curve(operand, operation.traits)
     # The hardness of a formula is a quotient of its constants.
-    inner = a.curve(a.scaled(x, operation.hardness, _NORM_TERMS), operation.traits)
-    return a.scaled(inner, 1 / operation.hardness, _NORM_TERMS)
+    inner = arithmetic.curve(
+        arithmetic.scaled(operand, operation.hardness, _NORM_TERMS), operation.traits
+    )
+    return arithmetic.scaled(inner, 1 / operation.hardness, _NORM_TERMS)
 
 
-def _clamp(a: Arithmetic[Any], operation: typed.Clamp, x: Any) -> Any:
+def _clamp(arithmetic: Arithmetic[Any], operation: typed.Clamp, operand: Any) -> Any:
     if not operation.low < operation.high:
-        a.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
-    return a.curve(x, clip(operation.low, operation.high))
+        arithmetic.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
+    return arithmetic.curve(operand, clip(operation.low, operation.high))
 
 
 def column(values: torch.Tensor, dimensions: int) -> torch.Tensor:
@@ -124,18 +139,22 @@ def column(values: torch.Tensor, dimensions: int) -> torch.Tensor:
     return values.reshape(-1, *[1] * (dimensions - 2))
 
 
-def _batch_norm(a: Arithmetic[Any], operation: typed.BatchNorm, x: Any) -> Any:
-    spread, dimensions = operation.variance + operation.eps, len(x.shape)
+def _batch_norm(arithmetic: Arithmetic[Any], operation: typed.BatchNorm, operand: Any) -> Any:
+    spread, dimensions = operation.variance + operation.eps, len(operand.shape)
     if not bool((spread > 0).all()):
-        a.refuse("a variance plus epsilon is not above 0")
+        arithmetic.refuse("a variance plus epsilon is not above 0")
     factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
     # Moved before it is scaled: the mean is exact, where its product with the factor would be
     # rounded.
-    made = a.shifted(x, column(operation.mean, dimensions), -1)
+    moved = arithmetic.shifted(operand, column(operation.mean, dimensions), -1)
     numbers = operation.variance, torch.tensor(operation.eps), operation.weight
-    of = tuple(number for number in numbers if number is not None)
-    made = a.scaled(made, column(factor, dimensions), _NORM_TERMS, of)
-    return made if operation.bias is None else a.shifted(made, column(operation.bias, dimensions))
+    known = tuple(number for number in numbers if number is not None)
+    moved = arithmetic.scaled(moved, column(factor, dimensions), _NORM_TERMS, known)
+    return (
+        moved
+        if operation.bias is None
+        else arithmetic.shifted(moved, column(operation.bias, dimensions))
+    )
 
 
 SHARED: dict[type, Callable[..., Any]] = {

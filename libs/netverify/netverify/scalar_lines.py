@@ -252,9 +252,9 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     most = torch.maximum(*ends)
     # 2. The tangent in the middle lies below, the chord above.
     middle = low + (high - low) / 2
-    tangent, at, size = slope(middle), function(middle), magnitude(low, high)
+    tangent, height, size = slope(middle), function(middle), magnitude(low, high)
     # The slope itself is rounded, which counts once for each unit of the width.
-    below = at - tangent * middle - _SLACK * (at.abs() + tangent.abs() * size) - TINY
+    below = height - tangent * middle - _SLACK * (height.abs() + tangent.abs() * size) - TINY
     width = high - low
     # The intercept makes the chord sound whatever its slope: a convex function less a line is
     # greatest at an end.
@@ -282,13 +282,13 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
     """The interval of the products for operands within their ends, and planes. Raises
     Unsupported: beyond 1e100.
     """
-    xs, ys = tuple(map(operation.left, first)), tuple(map(operation.right, second))
+    firsts, seconds = tuple(map(operation.left, first)), tuple(map(operation.right, second))
     try:
-        planes = product(*xs, *ys)
+        planes = product(*firsts, *seconds)
     except ValueError as error:
         raise Unsupported(f"no planes of a product: {error}") from None
     # A product is greatest and least at corners of the box of its operands.
-    corners = torch.stack([x * y for x in xs for y in ys])
+    corners = torch.stack([x * y for x in firsts for y in seconds])
     low, high = corners.amin(0), corners.amax(0)
     low, high = low - 4 * EPS * low.abs() - TINY, high + 4 * EPS * high.abs() + TINY
     lower: Plane = planes.lower_x, planes.lower_y, planes.lower_intercept
@@ -297,15 +297,17 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         most = operation.most * (1 + 4 * EPS)
         low, high = low.clamp(-most, most), high.clamp(-most, most)
         # On wide boxes no plane is as near as what is known of all products.
-        middles = [(ends[0] + ends[1]) / 2 for ends in (xs, ys)]
+        middles = [(ends[0] + ends[1]) / 2 for ends in (firsts, seconds)]
         gap = sum(
-            ((b - a) * at for a, b, at in zip(lower, upper, middles, strict=False)),
+            ((b - a) * value for a, b, value in zip(lower, upper, middles, strict=False)),
             upper[2] - lower[2],
         )
         lower, upper = _flat(gap > high - low, lower, low), _flat(gap > high - low, upper, high)
     # over all the products that take an operand
     more = operation.left.terms + operation.right.terms
-    return (low, high), Middle.between(lower, upper, magnitude(*xs), magnitude(*ys), more=more)
+    return (low, high), Middle.between(
+        lower, upper, magnitude(*firsts), magnitude(*seconds), more=more
+    )
 
 
 def _flat(where: torch.Tensor, plane: Plane, end: torch.Tensor) -> Plane:
@@ -351,8 +353,8 @@ def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
     # (f(x) - f(y)) / (x - y) is a slope of f somewhere between x and y, and slopes of a convex
     # function rise: those at the outermost ends bound it.
     low, high = (
-        each.clamp(min=convex.least)
-        for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1]))
+        end.clamp(min=convex.least)
+        for end in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1]))
     )
     spare = 2 * _CAPPED if convex.name == "reciprocal" else 0.0
     least, most = SLOPES[convex.name](low), SLOPES[convex.name](high)

@@ -196,56 +196,56 @@ def _pieces(kind: str) -> list[tuple[int, int, int]]:
     return [(-_LIMIT, -k - 1, -1), (-k - 1, -k, 0), (-k, k, 1), (k, k + 1, 0), (k + 1, _LIMIT, -1)]
 
 
-def _least(kind: str, sign: int, slope: int, low: int, up: int) -> int:
+def _least(kind: str, sign: int, slope: int, low: int, high: int) -> int:
     """A lower bound of sign (K(z) - slope z) on [low, up], in units of 2**-72."""
 
     def at(z: int) -> int:
         return sign * (_curve(kind, z)[0] - slope * z) - 2
 
-    found = []
+    values = []
     for start, end, bent in _pieces(kind):
-        a, b = max(low, start), min(up, end)
+        a, b = max(low, start), min(high, end)
         if a <= b and bent == sign:
             # sign K is convex here and lies above its tangent. The tangent's own slope is known to
             # 2 units, so that both ends of what it may be are tried at both ends of the piece.
             touch = _touch(kind, sign, slope, a, b)
             steep = sign * (_curve(kind, touch)[1] - (slope << _Z))
             rises = [d * (z - touch) >> _Z for d in (steep - 2, steep + 2) for z in (a, b)]
-            found.append(at(touch) + min(rises))
+            values.append(at(touch) + min(rises))
         # at an end, as a linear function's; of the pieces with 0, whose ends are neighbours, by
         # |K'| < 2
         elif a <= b:
-            found.append(min(at(a), at(b)) - (not bent) * (b - a) * ((2 << _S) + abs(slope)))
-    return min(found)
+            values.append(min(at(a), at(b)) - (not bent) * (b - a) * ((2 << _S) + abs(slope)))
+    return min(values)
 
 
-def _touch(kind: str, sign: int, slope: int, low: int, up: int) -> int:
+def _touch(kind: str, sign: int, slope: int, low: int, high: int) -> int:
     # Where K' is the slope, the tangent is parallel to the line and loses nothing. Halve the
     # interval for it: sign K' rises on this piece. Any point between is sound.
-    a, b = low / 2**_Z, up / 2**_Z
+    a, b = low / 2**_Z, high / 2**_Z
     for _ in range(48):
         middle = (a + b) / 2
         a, b = (a, middle) if sign * (_steepness(kind, middle) - slope / 2**_S) > 0 else (middle, b)
-    return min(max(int(a * 2**_Z), low), up)
+    return min(max(int(a * 2**_Z), low), high)
 
 
-def _lines(curve: tuple[str, Fraction], low: int, up: int, slopes: Any) -> Neuron:
+def _lines(curve: tuple[str, Fraction], low: int, high: int, slopes: Any) -> Neuron:
     """A neuron on an interval of z: K(h z) / h - s z = (K(w) - s w) / h, w = h z."""
     (kind, h), (below, above) = curve, slopes
     # 1. The interval of w = h z, rounded outward.
-    ends = low * h.numerator // h.denominator, -(-up * h.numerator // h.denominator)
+    ends = low * h.numerator // h.denominator, -(-high * h.numerator // h.denominator)
     _require(max(map(abs, ends)) <= _LIMIT, "the input of a function is beyond 2**12")
     # 2. How far down the line below must start, and, by the same bound of -(K - s w), how far up
     # the line above: both rounded away from the curve, also when they are divided by h.
     under, over = (_least(kind, sign, slope, *ends) for sign, slope in ((1, below), (-1, above)))
-    under, over = (each * h.denominator // h.numerator for each in (under, over))
-    return low, up, (below, under), (above, -over)
+    under, over = (start * h.denominator // h.numerator for start in (under, over))
+    return low, high, (below, under), (above, -over)
 
 
 def _number(text: str) -> Fraction:
-    found = _NUMBER.fullmatch(text)
-    _require(found, f"{text[:40]!r} is not m or mp-e in lowest terms, of at most 4000 and 4 digits")
-    return Fraction(int(found[1]), 2 ** int(found[2] or 0)) if found else Fraction(0)
+    match = _NUMBER.fullmatch(text)
+    _require(match, f"{text[:40]!r} is not m or mp-e in lowest terms, of at most 4000 and 4 digits")
+    return Fraction(int(match[1]), 2 ** int(match[2] or 0)) if match else Fraction(0)
 
 
 def _integers(values: Any, count: int) -> list[int]:
@@ -264,19 +264,19 @@ def _exponent(values: Any) -> int:  # the least e such that all values are multi
     return max((value.denominator.bit_length() - 1 for value in values), default=0)
 
 
-def _applied(operator: str, attributes: str, given: list[Symbol], constants: list[Any]) -> Symbol:
+def _applied(operator: str, attributes: str, symbols: list[Symbol], constants: list[Any]) -> Symbol:
     """What an elementwise node makes of functions of one z; constants are single numbers > 0."""
-    (kind, h, g), one = given[0], Fraction(1)
+    (kind, h, g), one = symbols[0], Fraction(1)
     # A function K of h z alone, with nothing divided yet.
     if operator in _UNARY and kind == "z" and g == 1 and not constants:
         return _UNARY[operator] + ("-tanh" if "tanh" in attributes else ""), h, one
     # z sigmoid(h z) is SiLU(h z) / h.
-    if operator == "Mul" and len(given) == 2 and ("z", one, one) in given:
-        kind, h, g = given[given[0] == ("z", one, one)]
+    if operator == "Mul" and len(symbols) == 2 and ("z", one, one) in symbols:
+        kind, h, g = symbols[symbols[0] == ("z", one, one)]
         if (kind, g) == ("sigmoid", one):
             return "silu", h, h
     # A factor before the function is its hardness h, and a divisor behind it is g.
-    if operator in ("Mul", "Div") and len(given) == len(constants) == g == 1:
+    if operator in ("Mul", "Div") and len(symbols) == len(constants) == g == 1:
         _require(
             constants[0].size == 1 and constants[0].ndim < 3,
             f"{operator} by an array of {constants[0].shape}",
@@ -284,7 +284,7 @@ def _applied(operator: str, attributes: str, given: list[Symbol], constants: lis
         factor = Fraction(constants[0].item())
         if factor > 0 and (operator == "Div" or (kind, h) == ("z", one)):
             return (kind, h, factor) if operator == "Div" else (kind, factor, g)
-    raise SmoothProofError(f"{operator} of {given} and {len(constants)} constants is not read")
+    raise SmoothProofError(f"{operator} of {symbols} and {len(constants)} constants is not read")
 
 
 def read_smooth_network(
@@ -296,22 +296,26 @@ def read_smooth_network(
     # 1. Refuse what ONNX could mean otherwise than it is read here: other types and shapes,
     # operators of other versions, weights outside of the file.
     onnx.checker.check_model(model)
-    graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
-    (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
+    graph, tensors = model.graph, {tensor.name: tensor for tensor in model.graph.initializer}
+    (graph_input,), (output,) = (
+        [value_info for value_info in graph.input if value_info.name not in tensors],
+        graph.output,
+    )
     # A free size is 0, and one of 0, of which there is no output, -1.
     batch, *sizes = [
-        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+        dimension.dim_value or -dimension.HasField("dim_value")
+        for dimension in graph_input.type.tensor_type.shape.dim
     ]
-    types = {each.type.tensor_type.elem_type for each in (given, output)}
+    types = {value_info.type.tensor_type.elem_type for value_info in (graph_input, output)}
     plain = types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(
         tensor.data_location or tensor.external_data for tensor in tensors.values()
     )
     newest = onnx.defs.onnx_opset_version()
     recent = [
-        13 <= each.version <= newest
-        for each in model.opset_import
-        if each.domain in ("", "ai.onnx")
+        13 <= opset.version <= newest
+        for opset in model.opset_import
+        if opset.domain in ("", "ai.onnx")
     ] == [True]
     _require(
         plain and recent and not outside,
@@ -322,14 +326,15 @@ def read_smooth_network(
     one, inputs, flat, bare = Fraction(1), math.prod(sizes), len(sizes) == 1, False
     width, known, layers, curves = (
         inputs,
-        {given.name: ("x", one, one)},
+        {graph_input.name: ("x", one, one)},
         list[list[Any]](),
         list[tuple[str, Fraction]](),
     )
     for number, node in enumerate(graph.node[:_NODES]):
         operator, place = node.op_type, f"node {number} ({node.op_type})"
         asked = "".join(
-            f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute
+            f".{attribute.name}={onnx.helper.get_attribute_value(attribute)}"
+            for attribute in node.attribute
         )
         _require(
             _READ.fullmatch(operator + asked) and not node.domain,
@@ -340,7 +345,7 @@ def read_smooth_network(
         ]
         symbols = [known[name] for name in node.input if name not in tensors]
         chained = len(node.output) == 1 and symbols and node.output[0] not in {*known, *tensors}
-        once = len({each.name for each in node.attribute}) == len(node.attribute)
+        once = len({attribute.name for attribute in node.attribute}) == len(node.attribute)
         _require(chained and once, f"{place}: breaks the chain, or says an attribute twice")
         _require(
             operator == "Reshape" or {array.dtype.name for array in arrays} <= {"float32"},
@@ -396,9 +401,9 @@ def read_smooth_network(
     )
     # 4. A float32 is a whole multiple of a power of 2: in units of 2**-e all numbers are integers.
     rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in layers]
-    e = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
+    e = _exponent(Fraction(number) for layer in rows for row in layer for number in row)
     return (
-        [[[int(Fraction(each) * 2**e) for each in row] for row in layer] for layer in rows],
+        [[[int(Fraction(number) * 2**e) for number in row] for row in layer] for layer in rows],
         e,
         curves,
         inputs,
@@ -435,18 +440,18 @@ class _Check:
             total += sum(map(mul, row, biases)) << _T
             q, row = [sum(map(mul, row, column)) for column in columns], []
             for i in range(len(q) if depth else 0):
-                low, up, below, above = part[depth - 1][i]
+                low, high, below, above = part[depth - 1][i]
                 # 2. Back through the function, by the line that bounds q f(z) from below. Without a
                 # choice p is the line's slope, rounded to 32 places; the rest of the slope is paid
                 # at an end of z's interval.
                 slope, start = below if q[i] > 0 else above
                 p: int = q[i] * slope >> down if chosen is None else chosen[depth - 1][i]
                 rest = q[i] * slope - (p << down)
-                total += q[i] * start + min(rest * low, rest * up)
+                total += q[i] * start + min(rest * low, rest * high)
                 row.append(p)
         # 3. At the input each coordinate decides for itself.
         return total + sum(
-            min(each * low, each * up) for each, (low, up) in zip(q, self.box, strict=True)
+            min(factor * low, factor * up) for factor, (low, up) in zip(q, self.box, strict=True)
         )
 
     def note(self, *numbers: Any) -> None:
@@ -457,17 +462,18 @@ class _Check:
         for curve, stated in zip(self.curves, slopes, strict=True):
             depth, count = len(self.neurons), len(self.layers[len(self.neurons)][-1])
             _require(len(stated) == count, f"slopes[{depth}]: needs {count} neurons")
-            found, shift = list[Neuron](), self.exponent + _T + _S - _Z
-            for i, pair in enumerate(stated):
+            neurons, shift = list[Neuron](), self.exponent + _T + _S - _Z
+            for index, pair in enumerate(stated):
                 # Bound z and -z as rows, with the lines of the layers before; `shift` rounds
                 # downward, so that the interval is rounded outward.
-                low, up = (
-                    self.bound([s * (i == j) << _S for j in range(count)], self.neurons) >> shift
+                low, high = (
+                    self.bound([s * (index == j) << _S for j in range(count)], self.neurons)
+                    >> shift
                     for s in (1, -1)
                 )
-                found.append(_lines(curve, low, -up, _integers(pair, 2)))
-                self.note(found[-1])
-            self.neurons.append(found)
+                neurons.append(_lines(curve, low, -high, _integers(pair, 2)))
+                self.note(neurons[-1])
+            self.neurons.append(neurons)
 
     def check_tree(
         self, tree: Any, place: str, row: list[int], least: int, part: list[list[Neuron]]
@@ -477,7 +483,10 @@ class _Check:
         if "cut" not in tree:
             _require(set(tree) <= {"p"}, f"{place}: has {[*tree]}, and a leaf has p or nothing")
             p = (
-                [_integers(each, len(own)) for each, own in zip(tree["p"], part, strict=True)]
+                [
+                    _integers(numbers, len(layer))
+                    for numbers, layer in zip(tree["p"], part, strict=True)
+                ]
                 if tree
                 else None
             )
@@ -491,7 +500,7 @@ class _Check:
         _require(set(tree) == {"neuron", "cut", "slopes", "low", "high"}, f"{place}: has {[*tree]}")
         # A split: z <= cut or z >= cut of one neuron, which gets lines of its own in each half. On
         # the shorter interval they lie nearer to the curve; all other lines stay sound.
-        (depth, i), (cut,), found = (
+        (depth, i), (cut,), bounds = (
             _integers(tree["neuron"], 2),
             _integers([tree["cut"]], 1),
             list[int](),
@@ -501,19 +510,19 @@ class _Check:
             0 <= depth < len(part) and 0 <= i < len(part[depth]),
             f"{place}: there is no neuron [{depth}, {i}]",
         )
-        low, up, *_ = part[depth][i]
+        low, high, *_ = part[depth][i]
         _require(
-            low < cut < up and len(tree["slopes"]) == 2,
+            low < cut < high and len(tree["slopes"]) == 2,
             f"{place}: the cut is outside of the neuron's interval",
         )
         for name, ends, slopes in zip(
-            ("low", "high"), ((low, cut), (cut, up)), tree["slopes"], strict=True
+            ("low", "high"), ((low, cut), (cut, high)), tree["slopes"], strict=True
         ):
             half = [[*layer] for layer in part]
             half[depth][i] = _lines(self.curves[depth], *ends, _integers(slopes, 2))
             self.note(half[depth][i])
-            found += self.check_tree(tree[name], f"{place}.{name}", row, least, half)
-        return found
+            bounds += self.check_tree(tree[name], f"{place}.{name}", row, least, half)
+        return bounds
 
 
 def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
@@ -539,10 +548,10 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     whole = (
         set(proof["box"]) == {"lower", "upper"}
         and len(box) == inputs
-        and all(low <= up for low, up in box)
+        and all(low <= high for low, high in box)
     )
     _require(whole, f"box: needs {inputs} ends, lower <= upper")
-    outward = [(math.floor(low * 2**_T), math.ceil(up * 2**_T)) for low, up in box]
+    outward = [(math.floor(low * 2**_T), math.ceil(high * 2**_T)) for low, high in box]
     # 3. Intervals and lines of all neurons, layer by layer, from the slopes that the proof chose.
     check, rows, bounds = _Check(layers, e, curves, outward), list[Row](), list[list[int]]()
     check.check_intervals(proof["slopes"])
@@ -550,23 +559,23 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
         set(proof["property"]) == {"rows"} and proof["property"]["rows"], "property: needs rows"
     )
     # 4. Each row with its tree. A constant is rounded down, to the proof's disadvantage.
-    for number, (each, tree) in enumerate(
+    for number, (stated_row, tree) in enumerate(
         zip(proof["property"]["rows"], proof["trees"], strict=True)
     ):
         place, factors = (
             f"rows[{number}]",
-            {int(i): _number(c) for i, c in each["coefficients"].items()},
+            {int(i): _number(c) for i, c in stated_row["coefficients"].items()},
         )
         known = (
-            set(each["coefficients"]) <= {*map(str, range(sizes[-1]))}
+            set(stated_row["coefficients"]) <= {*map(str, range(sizes[-1]))}
             and _exponent(factors.values()) <= _S
         )
-        _require(set(each) == {"coefficients", "constant"}, f"{place}: has {[*each]}")
+        _require(set(stated_row) == {"coefficients", "constant"}, f"{place}: has {[*stated_row]}")
         _require(
             factors and all(factors.values()) and known,
             f"{place}: needs multiples of 2**-32 != 0 of outputs",
         )
-        rows.append((factors, _number(each["constant"])))
+        rows.append((factors, _number(stated_row["constant"])))
         row = [int(factors.get(i, Fraction(0)) * 2**_S) for i in range(sizes[-1])]
         least = math.floor(rows[-1][1] * 2 ** (e + _S + _T))
         check.note(rows[-1], box)

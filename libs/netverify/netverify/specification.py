@@ -31,9 +31,11 @@ class Constraint:
         """Whether finite outputs satisfy it, in exact arithmetic; a NaN or an infinity satisfies
         nothing.
         """
-        if not np.isfinite([outputs[i] for i, _ in self.terms]).all():
+        if not np.isfinite([outputs[index] for index, _ in self.terms]).all():
             return False
-        value = sum((factor * Fraction(outputs[i]) for i, factor in self.terms), Fraction(0))
+        value = sum(
+            (factor * Fraction(outputs[index]) for index, factor in self.terms), Fraction(0)
+        )
         return value < self.bound if self.strict else value <= self.bound
 
 
@@ -49,18 +51,18 @@ class Box:
         if len(point) != len(self.lower) or not all(map(isfinite, point)):
             return False
         ends = zip(self.lower, point, self.upper, strict=True)
-        return all(low <= Fraction(each) <= high for low, each, high in ends)
+        return all(low <= Fraction(number) <= high for low, number, high in ends)
 
     def outer(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The least float64 box around it, each end (inputs,)."""
-        lower = [_rounded(each, np.float64, up=False) for each in self.lower]
-        upper = [_rounded(each, np.float64, up=True) for each in self.upper]
+        lower = [_rounded(end, np.float64, up=False) for end in self.lower]
+        upper = [_rounded(end, np.float64, up=True) for end in self.upper]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
     def inner(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The float32 numbers inside, each end (inputs,); lower > upper where there is none."""
-        lower = [_rounded(each, np.float32, up=True) for each in self.lower]
-        upper = [_rounded(each, np.float32, up=False) for each in self.upper]
+        lower = [_rounded(end, np.float32, up=True) for end in self.lower]
+        upper = [_rounded(end, np.float32, up=False) for end in self.upper]
         return torch.tensor(lower, dtype=torch.float32), torch.tensor(upper, dtype=torch.float32)
 
     def holds_float32(self) -> bool:
@@ -71,16 +73,16 @@ class Box:
     def nearest(self, point: Sequence[Fraction]) -> tuple[Fraction, ...]:
         """The nearest point inside."""
         return tuple(
-            min(max(x, low), high)
-            for low, x, high in zip(self.lower, point, self.upper, strict=True)
+            min(max(number, low), high)
+            for low, number, high in zip(self.lower, point, self.upper, strict=True)
         )
 
     def widened(self) -> Box:
         """The least box around it whose ends are float32 numbers."""
-        lower = (Fraction(_rounded(each, np.float32, up=False)) for each in self.lower)
+        lower = (Fraction(_rounded(end, np.float32, up=False)) for end in self.lower)
         return Box(
             tuple(lower),
-            tuple(Fraction(_rounded(each, np.float32, up=True)) for each in self.upper),
+            tuple(Fraction(_rounded(end, np.float32, up=True)) for end in self.upper),
         )
 
     def in_float32(self) -> Box:
@@ -192,26 +194,26 @@ def specification_of(property_: Property, outputs: int) -> Specification:
     if property_.center is not None:
         raise Unsupported("boxes are bisected, and this property is of an L2 ball")
     ends = (
-        tuple(map(Fraction, each.flatten().tolist())) for each in (property_.lower, property_.upper)
+        tuple(map(Fraction, end.flatten().tolist())) for end in (property_.lower, property_.upper)
     )
     box, one = Box(*ends), Fraction(1)
     # A margin is broken where another output is at least the label's; a tie breaks it.
     if property_.ends is None:
-        others = (each for each in range(outputs) if each != property_.label)
+        others = (output for output in range(outputs) if output != property_.label)
         broken = [
             Constraint(((property_.label, one), (other, -one)), Fraction(0)) for other in others
         ]
     else:
         # An interval is broken by an output strictly outside; an infinite end cannot be.
-        low, high = (each.tolist() for each in property_.ends)
+        low, high = (end.tolist() for end in property_.ends)
         broken = [
-            Constraint(((i, one),), Fraction(end), strict=True)
-            for i, end in enumerate(low)
+            Constraint(((index, one),), Fraction(end), strict=True)
+            for index, end in enumerate(low)
             if isfinite(end)
         ]
         broken += [
-            Constraint(((i, -one),), -Fraction(end), strict=True)
-            for i, end in enumerate(high)
+            Constraint(((index, -one),), -Fraction(end), strict=True)
+            for index, end in enumerate(high)
             if isfinite(end)
         ]
     return Specification(
@@ -233,10 +235,10 @@ def in_rows(
     chosen = []
     # 1. Number the distinct constraints; equal ones of different cases are one row.
     for case in cases:
-        for each in case.constraints:
-            if id(each) not in known:
-                known[id(each)] = numbers.setdefault(each, len(numbers))
-        chosen.append([known[id(each)] for each in case.constraints])
+        for constraint in case.constraints:
+            if id(constraint) not in known:
+                known[id(constraint)] = numbers.setdefault(constraint, len(numbers))
+        chosen.append([known[id(constraint)] for constraint in case.constraints])
         check()
     # 2. Write them in float64, which rounds: callers add what that can lose.
     rows, bounds = torch.zeros(len(numbers), outputs, dtype=torch.float64), []

@@ -14,9 +14,9 @@ def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is
     the greatest then.
     """
-    own = logits.gather(1, labels[:, None])[:, 0]
+    label_logit = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf)
-    return own - others.amax(1)
+    return label_logit - others.amax(1)
 
 
 def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
@@ -33,8 +33,8 @@ def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
         torch.stack([prop.ends[end] for prop in properties if prop.ends is not None])
         for end in (0, 1)
     )
-    found = outputs.double()
-    return torch.minimum(found - low, high - found).amin(1)
+    values = outputs.double()
+    return torch.minimum(values - low, high - values).amin(1)
 
 
 def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:

@@ -48,8 +48,8 @@ _Form = dict[Variable | None, Fraction]  # a linear expression: coefficients, of
 
 
 def _plus(first: _Form, second: _Form, factor: Fraction | int = 1) -> _Form:
-    made = {key: first.get(key, _ZERO) + factor * second.get(key, _ZERO) for key in first | second}
-    return {key: each for key, each in made.items() if each}
+    total = {key: first.get(key, _ZERO) + factor * second.get(key, _ZERO) for key in first | second}
+    return {key: factor for key, factor in total.items() if factor}
 
 
 def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
@@ -112,11 +112,11 @@ class _Parser:
             elif command == "assert":
                 if len(arguments) != 1:
                     raise self._error(tree.line, f"assert takes one formula, got {len(arguments)}")
-                found = self._formula(arguments[0])
-                if len(found) == 1:
-                    common.extend(found[0])
+                asserted = self._formula(arguments[0])
+                if len(asserted) == 1:
+                    common.extend(asserted[0])
                 else:
-                    clauses = self._joined(clauses, found, tree.line)
+                    clauses = self._joined(clauses, asserted, tree.line)
             else:
                 raise self._error(
                     tree.line,
@@ -202,7 +202,7 @@ class _Parser:
             )
         # Refuse what would take more memory than there is, before it is made.
         comparisons = len(second) * sum(map(len, first)) + len(first) * sum(map(len, second))
-        distinct = len({id(each) for clause in (*first, *second) for each in clause})
+        distinct = len({id(atomic) for clause in (*first, *second) for atomic in clause})
         if comparisons > _MOST_COMPARISONS or len(first) * len(second) * distinct > _MOST_MARKS:
             raise self._error(
                 line,
@@ -222,14 +222,14 @@ class _Parser:
         left, right = (self._expression(argument) for argument in arguments)
         difference = _plus(left, right, -1)
         constant = difference.get(None, _ZERO)
-        terms = {key: each for key, each in difference.items() if key is not None}
+        terms = {key: factor for key, factor in difference.items() if key is not None}
         if not terms:
             raise self._error(line, "a comparison without variables")
         if not all(1 / LARGEST <= abs(number) <= LARGEST for number in difference.values()):
             raise self._error(line, "a number beyond 1e+-100")
         # left - right <= 0 with the constant on the right, and its reverse; an equality is both.
         below = Atomic(terms, -constant, name == "<", line)
-        above = Atomic({key: -each for key, each in terms.items()}, constant, name == ">", line)
+        above = Atomic({key: -factor for key, factor in terms.items()}, constant, name == ">", line)
         if name in ("=", "=="):
             return (below, above)
         return (below,) if name in ("<=", "<") else (above,)

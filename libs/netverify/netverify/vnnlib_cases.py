@@ -164,18 +164,18 @@ class Cases:
         for atomic in clause:
             if id(atomic) not in self._constraints:
                 self._constraints[id(atomic)] = self._constraint(atomic)
-            found = self._constraints[id(atomic)]
-            if found is None:
+            constraint = self._constraints[id(atomic)]
+            if constraint is None:
                 bounds.append(atomic)
             else:
-                constraints.append(found)
+                constraints.append(constraint)
         return tuple(constraints), bounds
 
     def _constraint(self, atomic: Atomic) -> Constraint | None:
         """None for what bounds an input."""
         kinds = {kind for kind, _ in atomic.terms}
         if kinds == {"Y"}:
-            terms = tuple((index, each) for (_, index), each in sorted(atomic.terms.items()))
+            terms = tuple((index, factor) for (_, index), factor in sorted(atomic.terms.items()))
             return Constraint(terms, atomic.bound, atomic.strict)
         if kinds == {"X", "Y"} or len(atomic.terms) > 1:
             raise self._error(
@@ -197,7 +197,7 @@ class Cases:
             if abs(bound[0]) > LARGEST:
                 raise self._error(atomic.line, f"X_{index} is bounded by a number beyond 1e+-100")
             side, tighter = (upper, min) if factor > 0 else (lower, max)
-            side[index] = tighter(side.get(index, bound), bound, key=lambda each: each[0])
+            side[index] = tighter(side.get(index, bound), bound, key=lambda pair: pair[0])
         return lower, upper
 
     def _box(self, lower: _Side, upper: _Side) -> Box | VnnLibError:
@@ -210,7 +210,9 @@ class Cases:
                 ends = f"{float(low):g} <= X_{index} <= {float(high):g}"
                 return self._error(max(one, other), f"the box is reversed: {ends}")
         places = range(self._inputs)
-        box = Box(tuple(lower[i][0] for i in places), tuple(upper[i][0] for i in places))
+        box = Box(
+            tuple(lower[place][0] for place in places), tuple(upper[place][0] for place in places)
+        )
         return self._boxes.setdefault(box, box)
 
 
@@ -278,10 +280,10 @@ class Tensors:
             )
         if words[0] in self.named:
             raise self.error(line, f"{words[0]} is declared twice")
-        sizes = tuple(int(each) for each in match[2].split(",") if each)
+        sizes = tuple(int(size) for size in match[2].split(",") if size)
         if prod(sizes) < 1:
             raise self.error(line, f"{words[0]} has no entries")
-        before = sum(prod(each.shape) for each in self.named.values() if each.kind == kind)
+        before = sum(prod(tensor.shape) for tensor in self.named.values() if tensor.kind == kind)
         self.named[words[0]] = _Tensor(kind, sizes, before)
 
     def entry(self, word: Word) -> Variable | None:
@@ -291,9 +293,9 @@ class Tensors:
             return None
         tensor = self.named[match[1]]
         # x[1,2] is an entry; a tensor without dimensions is its only entry.
-        index = tuple(int(each) for each in (match[2] or "").split(",") if each)
+        index = tuple(int(number) for number in (match[2] or "").split(",") if number)
         within = len(index) == len(tensor.shape) and all(
-            i < n for i, n in zip(index, tensor.shape, strict=True)
+            place < count for place, count in zip(index, tensor.shape, strict=True)
         )
         if not within:
             raise self.error(
@@ -306,7 +308,7 @@ class Tensors:
 
     def size(self, kind: str) -> int:
         """How many X, or Y, there are."""
-        return sum(prod(each.shape) for each in self.named.values() if each.kind == kind)
+        return sum(prod(tensor.shape) for tensor in self.named.values() if tensor.kind == kind)
 
     def joined(
         self, common: list[Atomic], clauses: list[Clause], line: int
@@ -318,24 +320,25 @@ class Tensors:
             return common, clauses
         # 1. X_i - Z_i <= 0 and >= 0 must be asserted for each entry, in all cases.
         size = self.size("X")
-        wanted = {(i, sign) for i in range(size) for sign in (1, -1)}
-        found = {_sign(atomic) for atomic in common}
-        if self.size(_OTHER) != size or not wanted <= found:
+        wanted = {(index, sign) for index in range(size) for sign in (1, -1)}
+        signs = {_sign(atomic) for atomic in common}
+        if self.size(_OTHER) != size or not wanted <= signs:
             raise self.error(
                 line,
                 "the inputs of the two networks are not said to be equal, entry by entry, with ==",
             )
         # One of each, which clauses share.
         renamed = {
-            id(each): self._renamed(each)
+            id(atomic): self._renamed(atomic)
             for clause in (common, *clauses)
-            for each in clause
-            if _sign(each) is None
+            for atomic in clause
+            if _sign(atomic) is None
         }
         # 2. Leave out these equalities, and write X for Z in all others.
         rest = [renamed[id(atomic)] for atomic in common if id(atomic) in renamed]
         return rest, [
-            tuple(renamed[id(each)] for each in clause if id(each) in renamed) for clause in clauses
+            tuple(renamed[id(atomic)] for atomic in clause if id(atomic) in renamed)
+            for clause in clauses
         ]
 
     def _renamed(self, atomic: Atomic) -> Atomic:
@@ -343,7 +346,7 @@ class Tensors:
         for (kind, index), factor in atomic.terms.items():
             key = ("X" if kind == _OTHER else kind, index)
             terms[key] = terms.get(key, Fraction(0)) + factor
-        kept = {key: each for key, each in terms.items() if each}
+        kept = {key: factor for key, factor in terms.items() if factor}
         if not kept:
             raise self.error(atomic.line, "a comparison of inputs that are equal")
         return replace(atomic, terms=kept)
@@ -359,10 +362,10 @@ def _sign(atomic: Atomic) -> tuple[int, int] | None:
     """Return i and the sign of c, of c X_i - c Z_i <= 0, which holds where inputs are equal; None
     for any other comparison.
     """
-    own = [(index, factor) for (kind, index), factor in atomic.terms.items() if kind == "X"]
-    if len(own) != 1 or len(atomic.terms) != 2 or atomic.bound or atomic.strict:
+    terms = [(index, factor) for (kind, index), factor in atomic.terms.items() if kind == "X"]
+    if len(terms) != 1 or len(atomic.terms) != 2 or atomic.bound or atomic.strict:
         return None
-    ((index, factor),) = own
+    ((index, factor),) = terms
     return (
         (index, 1 if factor > 0 else -1) if atomic.terms.get((_OTHER, index)) == -factor else None
     )

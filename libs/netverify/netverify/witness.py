@@ -44,9 +44,9 @@ class Witness:
         """
         named = [("X", self.inputs), ("Y", self.outputs)]
         pairs = [
-            f"({kind}_{i} {_decimal(value)})"
+            f"({kind}_{index} {_decimal(value)})"
             for kind, values in named
-            for i, value in enumerate(values)
+            for index, value in enumerate(values)
         ]
         return "(" + "\n ".join(pairs) + ")"
 
@@ -89,13 +89,13 @@ class Witnesses:
         """What the networks give at a point (inputs,) of float32, or of a network's own
         integers.
         """
-        found: list[float] = []
+        outputs: list[float] = []
         for session in self._sessions:
-            (given,) = session.get_inputs()
-            shape = [each if isinstance(each, int) else 1 for each in given.shape]
-            (made,) = session.run(None, {given.name: point.reshape(shape).numpy()})
-            found += np.asarray(made).flatten().tolist()
-        return found
+            (session_input,) = session.get_inputs()
+            shape = [size if isinstance(size, int) else 1 for size in session_input.shape]
+            (output,) = session.run(None, {session_input.name: point.reshape(shape).numpy()})
+            outputs += np.asarray(output).flatten().tolist()
+        return outputs
 
     def witness(self, point: torch.Tensor) -> Witness | None:
         """The witness at a point (inputs,); None where the file's exact numbers do not confirm it
@@ -105,14 +105,14 @@ class Witnesses:
         """
         inputs = point.tolist()
         for box in self._empty:
-            found = self.rational(box.nearest([Fraction(each) for each in inputs]))
-            if found is not None:
-                return found
+            rational = self.rational(box.nearest([Fraction(number) for number in inputs]))
+            if rational is not None:
+                return rational
         witness = Witness(tuple(inputs), tuple(self.outputs(point)))
         if not self._specification.satisfied(inputs, list(witness.outputs)):
             return None
         if self._real is None or self._real.satisfies(
-            self._specification, [Fraction(each) for each in inputs]
+            self._specification, [Fraction(number) for number in inputs]
         ):
             return witness
         self.in_float32 = self.in_float32 or witness
@@ -163,5 +163,7 @@ class Replay:
         """Whether the float32 `point` belongs to the property, and both runtimes violate it
         there; NaN does.
         """
-        made = (self._module(point[None]), run_onnx(self._session, point[None]))
-        return property_.contains(point) and all(bool(violated(each, [property_])) for each in made)
+        outputs = (self._module(point[None]), run_onnx(self._session, point[None]))
+        return property_.contains(point) and all(
+            bool(violated(logits, [property_])) for logits in outputs
+        )

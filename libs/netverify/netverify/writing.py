@@ -95,31 +95,35 @@ class Writer(Arithmetic[Tensor]):
         """Raise Unsupported; its text is the name of the node that is being written, then `why`."""
         raise Unsupported(f"{self._where}: {why}")
 
-    def append(self, operation: Operation, shape: tuple[int, ...], *given: Tensor) -> Tensor:
+    def append(self, operation: Operation, shape: tuple[int, ...], *operands: Tensor) -> Tensor:
         """A new node of what is given, with the shape of what it computes."""
         self.nodes.append(
-            Node(self._name, operation, tuple(tensor.value for tensor in given), prod(shape))
+            Node(self._name, operation, tuple(tensor.value for tensor in operands), prod(shape))
         )
         return Tensor(len(self.nodes), shape)
 
     def affine(
-        self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None
+        self,
+        operand: Tensor,
+        map_: Linear,
+        shape: tuple[int, ...],
+        bias: torch.Tensor | None = None,
     ) -> Tensor:
         """A new affine node of one tensor; `bias` is broadcast."""
         flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
-        return self.append(Affine((map_,), flat.double()), shape, x)
+        return self.append(Affine((map_,), flat.double()), shape, operand)
 
-    def shifted(self, x: Tensor, constant: torch.Tensor, sign: int = 1) -> Tensor:
+    def shifted(self, operand: Tensor, constant: torch.Tensor, sign: int = 1) -> Tensor:
         """One node with that before, where that has no bias. To add to 0 is exact, and one node
         is faster.
         """
         bias = sign * constant
-        node = self.nodes[x.value - 1] if x.value else None
+        node = self.nodes[operand.value - 1] if operand.value else None
         if node and isinstance(node.operation, Affine) and not bool(node.operation.bias.any()):
-            module = replace(node.operation, bias=bias.expand(x.shape).flatten().double())
+            module = replace(node.operation, bias=bias.expand(operand.shape).flatten().double())
             self.nodes.append(replace(node, name=self._name, operation=module))
-            return Tensor(len(self.nodes), x.shape)
-        return self.affine(x, Same(), x.shape, bias)
+            return Tensor(len(self.nodes), operand.shape)
+        return self.affine(operand, Same(), operand.shape, bias)
 
     def _written(self, node: TypedNode) -> Known | Padded:
         operation: Any = node.operation
@@ -141,11 +145,13 @@ class Writer(Arithmetic[Tensor]):
 
     def _of_operands(self, node: TypedNode) -> Known | Padded:
         operation: Any = node.operation
-        given = [self.known(source) for source in node.sources]
-        if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
-            return self._chosen(operation, given)
+        operands = [self.known(source) for source in node.sources]
+        if isinstance(operation, typed.Where) and isinstance(operands[0], torch.Tensor):
+            return self._chosen(operation, operands)
         finite = all(
-            bool(each.isfinite().all()) for each in given if isinstance(each, torch.Tensor)
+            bool(operand.isfinite().all())
+            for operand in operands
+            if isinstance(operand, torch.Tensor)
         )
         if not (finite or operation.moves or isinstance(operation, typed.Sum)):
             self.refuse("takes an infinite constant")
@@ -153,25 +159,31 @@ class Writer(Arithmetic[Tensor]):
             return torch.arange(operation.times)
         if isinstance(operation, Expand | Reshape):
             # The batch is known: it is one.
-            operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
+            operation, operands = replace(operation, shape=at(operation.shape, 1)), operands[:1]
         # What depends on the input gets a node, and all else is computed now.
-        constants = [each for each in given if isinstance(each, torch.Tensor)]
+        constants = [operand for operand in operands if isinstance(operand, torch.Tensor)]
         return (
-            self._computed(operation, given)
-            if len(constants) < len(given)
+            self._computed(operation, operands)
+            if len(constants) < len(operands)
             else self._folded(operation, constants)
         )
 
-    def _computed(self, operation: Any, given: list[Known]) -> Known | Padded:
-        if isinstance(operation, Pad) and operation.value == -inf and isinstance(given[0], Tensor):
-            return Padded(given[0], replace(operation, value=-1.0)(numbers(given[0].shape)))
+    def _computed(self, operation: Any, operands: list[Known]) -> Known | Padded:
+        if (
+            isinstance(operation, Pad)
+            and operation.value == -inf
+            and isinstance(operands[0], Tensor)
+        ):
+            return Padded(operands[0], replace(operation, value=-1.0)(numbers(operands[0].shape)))
         if operation.moves:
-            return self.moved(operation, *given)
+            return self.moved(operation, *operands)
         if type(operation) not in self._rules:
             self.refuse(
                 f"no sound bounds of {getattr(operation, 'name', type(operation).__name__)}"
             )
-        return self._rules[type(operation)](self, typed.converted(operation, torch.float64), *given)
+        return self._rules[type(operation)](
+            self, typed.converted(operation, torch.float64), *operands
+        )
 
     def _folded(self, operation: Any, constants: list[torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
@@ -183,28 +195,28 @@ class Writer(Arithmetic[Tensor]):
             self.refuse("its numbers are NaN or infinite, as of a mask")
         return result
 
-    def _chosen(self, operation: typed.Where, given: list[Known]) -> Known | Padded:
+    def _chosen(self, operation: typed.Where, operands: list[Known]) -> Known | Padded:
         """Write a Where with a constant condition. What is chosen of a constant may be -inf, as of
         a mask.
         """
-        constants = [known for known in given if isinstance(known, torch.Tensor)]
-        if len(constants) == len(given):
+        constants = [known for known in operands if isinstance(known, torch.Tensor)]
+        if len(constants) == len(operands):
             return operation(*constants)
         plain = [
             torch.zeros(known.shape).double() if isinstance(known, Tensor) else known
-            for known in given
+            for known in operands
         ]
         # 1. Where the chosen constant is -inf, whatever the values are; without any, it is a plain
         # move.
         masked = operation(*plain) == -inf
         if not bool(masked.any()):
-            return self.moved(operation, *given)
+            return self.moved(operation, *operands)
         # 2. All other entries must be those of one value, which then is padded with -inf.
-        own = [known for known in given if isinstance(known, Tensor)]
-        index = operation(*(_marked(known, own=True) for known in given))
-        if len(own) > 1 or not torch.equal(masked, index < 0):
+        tensors = [known for known in operands if isinstance(known, Tensor)]
+        index = operation(*(_marked(known, own=True) for known in operands))
+        if len(tensors) > 1 or not torch.equal(masked, index < 0):
             self.refuse("chooses between entries, -inf and other numbers")
-        return Padded(own[0], index)
+        return Padded(tensors[0], index)
 
     def _masked(self, node: TypedNode) -> Padded:
         """What moves, chooses or adds to scores that are masked before: 0 in the place of -inf,
@@ -220,121 +232,138 @@ class Writer(Arithmetic[Tensor]):
         if not (single or added or isinstance(operation, typed.Where)):
             self.refuse("takes what is padded, or masked, with -inf")
         # 2. Split each operand into where it is -inf, and numbers elsewhere, with 0 in its place.
-        masks, given = list[torch.Tensor](), list[Known]()
-        for each in map(self.found.__getitem__, sources):
-            if isinstance(each, Padded):
-                masks.append(each.index < 0)
-                flat, shape = each.index.flatten().long(), tuple(each.index.shape)
-                given.append(self.affine(each.inner, Select(flat, prod(each.inner.shape)), shape))
+        masks, operands = list[torch.Tensor](), list[Known]()
+        for operand in map(self.found.__getitem__, sources):
+            if isinstance(operand, Padded):
+                masks.append(operand.index < 0)
+                flat, shape = operand.index.flatten().long(), tuple(operand.index.shape)
+                operands.append(
+                    self.affine(operand.inner, Select(flat, prod(operand.inner.shape)), shape)
+                )
             else:
-                masks.append(torch.zeros(each.shape, dtype=torch.bool))
-                given.append(each)
+                masks.append(torch.zeros(operand.shape, dtype=torch.bool))
+                operands.append(operand)
         # 3. Apply the operation to the numbers, and to the masks: moved and chosen alike, and for
         # sums the union, as what is added to -inf stays that.
         if isinstance(operation, typed.Where):
-            if not isinstance(given[0], torch.Tensor):
+            if not isinstance(operands[0], torch.Tensor):
                 self.refuse("chooses by what depends on the input")
-            mask, made = operation(given[0], *masks[1:]), self._chosen(operation, given)
+            mask, result = operation(operands[0], *masks[1:]), self._chosen(operation, operands)
         elif single:
-            mask, made = operation(masks[0].double()) > 0, self.moved(operation, *given)
+            mask, result = operation(masks[0].double()) > 0, self.moved(operation, *operands)
         else:
             mask = masks[0]
-            for each in masks[1:]:
-                mask = mask | each
-            made = self._rules[typed.Sum](self, operation, *given)
+            for operand in masks[1:]:
+                mask = mask | operand
+            result = self._rules[typed.Sum](self, operation, *operands)
         # 4. Put -inf back.
-        if isinstance(made, Padded):
-            return Padded(made.inner, made.index.masked_fill(mask, -1.0))
-        assert isinstance(made, Tensor)
-        return Padded(made, numbers(made.shape).masked_fill(mask, -1.0))
+        if isinstance(result, Padded):
+            return Padded(result.inner, result.index.masked_fill(mask, -1.0))
+        assert isinstance(result, Tensor)
+        return Padded(result, numbers(result.shape).masked_fill(mask, -1.0))
 
     def known(self, source: int) -> Known:
         """What was written of a value that is not padded or masked."""
-        found = self.found[source]
-        assert not isinstance(found, Padded)
-        return found
+        value = self.found[source]
+        assert not isinstance(value, Padded)
+        return value
 
-    def moved(self, operation: Any, *given: Known) -> Tensor:
+    def moved(self, operation: Any, *operands: Known) -> Tensor:
         """Write an operation that only moves entries, by the same moves of their numbers, -1 for
         all that is none of them.
         """
         numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
         # 1. Each operand's map chooses its entries; constants and padding are the bias.
         maps, shape = list[Select](), tuple[int, ...]()
-        for place, each in enumerate(given):
-            if isinstance(each, Tensor):
-                marked = [_marked(other, number == place) for number, other in enumerate(given)]
+        for place, operand in enumerate(operands):
+            if isinstance(operand, Tensor):
+                marked = [_marked(other, number == place) for number, other in enumerate(operands)]
                 index = numbered(*marked)
                 shape = tuple(index.shape)
-                maps.append(Select(index.flatten().long(), prod(each.shape)))
+                maps.append(Select(index.flatten().long(), prod(operand.shape)))
         bias = operation(
             *(
                 torch.zeros(known.shape).double() if isinstance(known, Tensor) else known
-                for known in given
+                for known in operands
             )
         )
         if not bool(bias.isfinite().all()):
             self.refuse("pads with infinity")
         # 2. Where all entries stay in their order, the value is the same, and no node is needed.
-        (first, *more), own = maps, [known for known in given if isinstance(known, Tensor)]
+        (first, *more), tensors = maps, [known for known in operands if isinstance(known, Tensor)]
         if (
             torch.equal(first.index, torch.arange(first.inputs))
             and not more
             and not bool(bias.any())
         ):
-            return Tensor(own[0].value, shape)
-        return self.append(Affine(tuple(maps), bias.flatten()), shape, *own)
+            return Tensor(tensors[0].value, shape)
+        return self.append(Affine(tuple(maps), bias.flatten()), shape, *tensors)
 
     def along_last(
-        self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]
+        self, operand: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """`then` of (groups, entries), the entries those along the axes; back in place, where it
         keeps their number.
         """
         # Move the axes behind all others and make them one; the way back is the inverse order.
-        rest = [each for each in range(len(x.shape)) if each not in axes]
+        rest = [axis for axis in range(len(operand.shape)) if axis not in axes]
         order = (*rest, *axes)
-        y = self.moved(Transpose(order), x)
-        made = then(self.moved(Reshape((prod(x.shape[each] for each in rest), -1)), y))
-        if made.shape[1] == 1 != prod(x.shape[axis] for axis in axes):
-            return made
+        rows = self.moved(Transpose(order), operand)
+        result = then(self.moved(Reshape((prod(operand.shape[axis] for axis in rest), -1)), rows))
+        if result.shape[1] == 1 != prod(operand.shape[axis] for axis in axes):
+            return result
         back = tuple(sorted(range(len(order)), key=order.__getitem__))
-        return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
+        return self.moved(Transpose(back), self.moved(Reshape(rows.shape), result))
 
-    def dense(self, x: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Tensor:
-        """x (..., inputs) times the transpose of `weight` (outputs, inputs), plus `bias`: (...,
-        outputs).
+    def dense(
+        self, operand: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> Tensor:
+        """The operand (..., inputs) times the transpose of `weight` (outputs, inputs), plus
+        `bias`: (..., outputs).
         """
-        shape = (*x.shape[:-1], len(weight))
-        return self.affine(x, Dense(weight.double(), prod(x.shape[:-1])), shape, bias)
+        shape = (*operand.shape[:-1], len(weight))
+        return self.affine(operand, Dense(weight.double(), prod(operand.shape[:-1])), shape, bias)
 
-    def repeated(self, x: Tensor, shape: tuple[int, ...]) -> Linear:
+    def repeated(self, operand: Tensor, shape: tuple[int, ...]) -> Linear:
         """The choice of entries that broadcasts."""
-        if prod(x.shape) == prod(shape):
+        if prod(operand.shape) == prod(shape):
             return Same()
-        return Select(numbers(x.shape).expand(shape).flatten().long(), prod(x.shape))
+        return Select(numbers(operand.shape).expand(shape).flatten().long(), prod(operand.shape))
 
-    def convex(self, x: Tensor, name: str) -> Tensor:
-        return self.append(Convex(name), x.shape, x)
+    def convex(self, operand: Tensor, name: str) -> Tensor:
+        return self.append(Convex(name), operand.shape, operand)
 
-    def curve(self, x: Tensor, traits: Activation) -> Tensor:
-        return self.append(Pointwise(traits), x.shape, x)
+    def curve(self, operand: Tensor, traits: Activation) -> Tensor:
+        return self.append(Pointwise(traits), operand.shape, operand)
 
-    def product(self, x: Tensor, y: Tensor, most: float = inf) -> Tensor:
+    def product(self, operand: Tensor, other: Tensor, most: float = inf) -> Tensor:
         """The product, entry by entry, known to be of magnitudes up to `most`."""
-        if x == y:
-            return self.convex(x, "square")
-        shape = tuple(np.broadcast_shapes(x.shape, y.shape))
+        if operand == other:
+            return self.convex(operand, "square")
+        shape = tuple(np.broadcast_shapes(operand.shape, other.shape))
         return self.append(
-            Product(self.repeated(x, shape), self.repeated(y, shape), most), shape, x, y
+            Product(self.repeated(operand, shape), self.repeated(other, shape), most),
+            shape,
+            operand,
+            other,
         )
 
     def scaled(
-        self, x: Tensor, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()
+        self,
+        operand: Tensor,
+        factor: torch.Tensor,
+        terms: int = 2,
+        of: tuple[torch.Tensor, ...] = (),
     ) -> Tensor:
-        shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
-        x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
-        return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms, of), shape)
+        shape = tuple(np.broadcast_shapes(operand.shape, factor.shape))
+        operand = (
+            self.affine(operand, self.repeated(operand, shape), shape)
+            if prod(operand.shape) < prod(shape)
+            else operand
+        )
+        return self.affine(
+            operand, Scale(factor.double().expand(shape).flatten(), terms, of), shape
+        )
 
 
 def inexact(operation: typed.Operation) -> str:
@@ -358,8 +387,8 @@ def numbers(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.arange(prod(shape), dtype=torch.float64).reshape(shape)
 
 
-def _marked(each: Known, own: bool) -> torch.Tensor:
-    if isinstance(each, Tensor):
-        return numbers(each.shape) if own else torch.full(each.shape, -1.0, dtype=torch.float64)
+def _marked(known: Known, own: bool) -> torch.Tensor:
+    if isinstance(known, Tensor):
+        return numbers(known.shape) if own else torch.full(known.shape, -1.0, dtype=torch.float64)
     # Integers say where, all else is none of the entries.
-    return torch.full_like(each, -1.0) if each.is_floating_point() else each
+    return torch.full_like(known, -1.0) if known.is_floating_point() else known

@@ -68,13 +68,15 @@ def preactivation_bounds(
     curves = activations(typed)
     graph = graph_of_typed(with_activations(typed, curves), "input")
     nodes = (node for node in graph.nodes if isinstance(node.operation, Pointwise))
-    places = [next(node for node in nodes if node.name == typed.nodes[at].name) for at in curves]
+    places = [
+        next(node for node in nodes if node.name == typed.nodes[index].name) for index in curves
+    ]
     # 2. Bound the boxes in batches, as memory allows; each activation's operand has an interval.
     batch = max(1, _ENTRIES // max(node.size for node in graph.nodes))
     low, high = lower.double().flatten(1), upper.double().flatten(1)
     parts = [
-        Propagation(graph, low[at : at + batch], high[at : at + batch])
-        for at in range(0, len(low), batch)
+        Propagation(graph, low[start : start + batch], high[start : start + batch])
+        for start in range(0, len(low), batch)
     ]
     # 3. What the graph bounds is lambda times the input: divide it again.
     return [
@@ -89,12 +91,12 @@ def preactivation_bounds(
 def _unscaled(
     parts: list[tuple[torch.Tensor, torch.Tensor]], scale: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    ends = [torch.cat(each) for each in zip(*parts, strict=True)]
+    ends = [torch.cat(batches) for batches in zip(*parts, strict=True)]
     if scale is None:
         return ends
     # One for all units, or one per channel.
     scale = scale.double().flatten().repeat_interleave(ends[0].shape[1] // scale.numel())
     return [
-        each / scale + sign * 64 * _EPS * (each / scale).abs()
-        for each, sign in zip(ends, (-1, 1), strict=True)
+        end / scale + sign * 64 * _EPS * (end / scale).abs()
+        for end, sign in zip(ends, (-1, 1), strict=True)
     ]

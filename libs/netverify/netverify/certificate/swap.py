@@ -79,13 +79,21 @@ def _refuse(module: nn.Module) -> None:
 
 def activations(graph: TypedGraph) -> dict[int, Pointwise]:
     """The activations that are no gates, by their numbers."""
-    found = ((at, node.operation) for at, node in enumerate(graph.nodes))
-    return {at: each for at, each in found if isinstance(each, Pointwise) and not each.traits.gate}
+    numbered = ((index, node.operation) for index, node in enumerate(graph.nodes))
+    return {
+        index: operation
+        for index, operation in numbered
+        if isinstance(operation, Pointwise) and not operation.traits.gate
+    }
 
 
 def given_way(graph: TypedGraph) -> dict[int, Pointwise]:
     """The activations that a swap replaces by ReLU, and ReLUs themselves, by their numbers."""
-    return {at: each for at, each in activations(graph).items() if each.traits.swaps}
+    return {
+        index: activation
+        for index, activation in activations(graph).items()
+        if activation.traits.swaps
+    }
 
 
 def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGraph:
@@ -100,19 +108,25 @@ def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGr
         nodes.append(replace(node, operation=operation, sources=sources))
         return len(nodes) - 1
 
-    for at, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         sources = [places[source] for source in node.sources]
-        made = wanted.get(at, node.operation)
-        if at not in wanted or not isinstance(made, Pointwise) or made.hardness is None:
-            places.append(add(node, made, *sources))
+        activation = wanted.get(index, node.operation)
+        if (
+            index not in wanted
+            or not isinstance(activation, Pointwise)
+            or activation.hardness is None
+        ):
+            places.append(add(node, activation, *sources))
             continue
         # 1. A lambda that float32 holds is part of the activation.
-        single, scale = made.hardness.float(), made.hardness.double()
+        single, scale = activation.hardness.float(), activation.hardness.double()
         if torch.equal(single.double(), scale):
-            places.append(add(node, replace(made, hardness=single), *sources))
+            places.append(add(node, replace(activation, hardness=single), *sources))
             continue
         # 2. Any other is written out: times lambda, the activation, times 1 / lambda.
-        for number, operation in enumerate((Product(), replace(made, hardness=None), Product())):
+        for number, operation in enumerate(
+            (Product(), replace(activation, hardness=None), Product())
+        ):
             if number != 1:
                 factor = scale if number == 0 else 1 / scale
                 sources.append(add(replace(node, shape=tuple(factor.shape)), Constant(factor)))
@@ -274,10 +288,15 @@ class SwapBounds:
         before, swapped = given_way(self._smooth), self._swapped
         if hardness is not None:
             scale = None if hardness == 1 else torch.tensor(hardness, dtype=torch.float64)
-            before = {at: replace(each, hardness=scale) for at, each in before.items()}
+            before = {
+                index: replace(activation, hardness=scale) for index, activation in before.items()
+            }
         # By default the same network with ReLU at the same places and in the same units, so that
         # both networks' operands can be compared entry by entry.
-        after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
+        after = {
+            index: replace(activation, traits=RELU, deviation=0.0)
+            for index, activation in before.items()
+        }
         if swapped is not None:
             after = _in_units_of(before, given_way(swapped))
         return with_activations(self._smooth, before), with_activations(
@@ -324,9 +343,9 @@ class SwapBounds:
             raise ValueError(f"labels must be {len(lower)} classes in [0, {outputs}), got {labels}")
         parts = [
             self._bounded(
-                hardness, *(each[at : at + self.batch] for each in (lower, upper, labels))
+                hardness, *(part[start : start + self.batch] for part in (lower, upper, labels))
             )
-            for at in range(0, len(lower), self.batch)
+            for start in range(0, len(lower), self.batch)
         ]
         names = SwapCertificate.__dataclass_fields__
         return SwapCertificate(
@@ -340,10 +359,10 @@ class SwapBounds:
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
         # Attention: zonotopes keep what its factors have in common, and are met with lines where
         # the network is small enough for these to be affordable.
-        ends, certificate = [each.reshape(1, *self._shape) for each in (lower, upper)], None
+        ends, certificate = [end.reshape(1, *self._shape) for end in (lower, upper)], None
         with suppress(Unsupported):  # of an operation that lines may know
-            found = zonotopes_apart(*self._sides(hardness), *ends, check=self._check)
-            certificate = _by_zonotopes(*found, labels)
+            zonotopes = zonotopes_apart(*self._sides(hardness), *ends, check=self._check)
+            certificate = _by_zonotopes(*zonotopes, labels)
         if certificate is not None and not self._narrow:
             return certificate
         by_lines = _certified(self._pair(hardness), self._check, lower, upper, labels)
@@ -353,10 +372,10 @@ class SwapBounds:
         """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not
         bounded; differentiable.
         """
-        found = self._pair(hardness)(x.double().flatten(1))
+        outputs = self._pair(hardness)(x.double().flatten(1))
         # Made of differences: added to each, what both have in common would leave its rounding
         # errors.
-        return found[:, : found.shape[1] // 3]
+        return outputs[:, : outputs.shape[1] // 3]
 
     def disruption(self, lower: torch.Tensor, upper: torch.Tensor) -> Callable[[float], float]:
         """lambda -> the greatest |d| possible in any of the boxes, of any output, if every
@@ -377,8 +396,10 @@ def _in_units_of(before: dict[int, Pointwise], after: dict[int, Pointwise]) -> d
     if len(before) != len(after):
         return after
     return {
-        at: replace(own, hardness=each.hardness) if own.traits.name == RELU.name else own
-        for each, (at, own) in zip(before.values(), after.items(), strict=True)
+        index: replace(swapped, hardness=activation.hardness)
+        if swapped.traits.name == RELU.name
+        else swapped
+        for activation, (index, swapped) in zip(before.values(), after.items(), strict=True)
     }
 
 
@@ -433,13 +454,15 @@ def _certified(
     none, less = torch.zeros_like(eye), torch.zeros_like(margins)
     apart = torch.cat([torch.cat([eye, none, none], 2), torch.cat([-eye, none, none], 2)], 1)
     asked = [[margins, less], [less, margins], [margins, less]]
-    rows = [torch.cat([-margins if at == 2 else less, *each], 2) for at, each in enumerate(asked)]
+    rows = [
+        torch.cat([-margins if side == 2 else less, *parts], 2) for side, parts in enumerate(asked)
+    ]
     # 2. Bound all of them at once, and the difference also without following what activations
     # differ by: neither way is always the nearer one.
-    found = bounds.lower_bounds(torch.cat([apart, *rows], 1)).value
+    least = bounds.lower_bounds(torch.cat([apart, *rows], 1)).value
     alone = bounds.lower_bounds(apart, related=False).value
-    met = torch.maximum(found[:, : 2 * count], alone)
-    before, after, moved = found[:, 2 * count :].chunk(3, 1)
+    met = torch.maximum(least[:, : 2 * count], alone)
+    before, after, moved = least[:, 2 * count :].chunk(3, 1)
     # 3. Meet what was found with the outputs' intervals, and both bounds of the margins after.
     known_low, known_high = (output[:, :count] for output in bounds.outputs)
     return SwapCertificate(

@@ -30,27 +30,29 @@ _TINY = 1e-300
 Points = tuple[torch.Tensor, torch.Tensor]
 
 
-def relax_bend(curve: Curve, each: Intervals, points: Points | None) -> Lines:
+def relax_bend(curve: Curve, intervals: Intervals, points: Points | None) -> Lines:
     """A tangent on the outer side of the bend and the chord on the inner one."""
     if curve.is_convex:
-        return _convex(curve, each, None if points is None else points[0])
-    return _convex(curve.negated(), each, None if points is None else points[1]).negated()
+        return _convex(curve, intervals, None if points is None else points[0])
+    return _convex(curve.negated(), intervals, None if points is None else points[1]).negated()
 
 
-def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
-    lower, upper = each.lower, each.upper
+def _convex(curve: Curve, intervals: Intervals, point: torch.Tensor | None) -> Lines:
+    lower, upper = intervals.lower, intervals.upper
     # 1. Slopes: the tangent's, by default at the midpoint, and the chord's; where the interval is
     # too narrow to divide by its width, the slope in its middle.
-    touch = each.middle if point is None else torch.clamp(point.double(), lower, upper)
+    touch = intervals.middle if point is None else torch.clamp(point.double(), lower, upper)
     slope = curve.slope(touch)
-    below = slope.to(each.dtype)
+    below = slope.to(intervals.dtype)
     with torch.no_grad():
         at_lower, at_upper = curve.value(lower), curve.value(upper)
-        chord = (at_upper - at_lower) / each.width.clamp(min=torch.finfo(torch.float64).tiny)
-        above = torch.where(each.narrow(), curve.slope(each.middle), chord).to(each.dtype)
+        chord = (at_upper - at_lower) / intervals.width.clamp(min=torch.finfo(torch.float64).tiny)
+        above = torch.where(intervals.narrow(), curve.slope(intervals.middle), chord).to(
+            intervals.dtype
+        )
         # 2. Intercepts, for the slopes as they were rounded. Above, a convex curve less a line is
         # greatest at an end; below, the tangent is least at an end, seen from the line.
-        slack = each.slack(curve)
+        slack = intervals.slack(curve)
         steep = above.double()
         top = torch.maximum(at_lower - steep * lower, at_upper - steep * upper) + slack
         least = (
@@ -62,9 +64,9 @@ def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
     nearest = touch.detach() if below.requires_grad else None
     return Lines(
         below,
-        each.intercept(below, least, nearest, up=False),
+        intervals.intercept(below, least, nearest, up=False),
         above,
-        each.intercept(above, top, None, up=True),
+        intervals.intercept(above, top, None, up=True),
     )
 
 
@@ -85,7 +87,7 @@ def tangent_bound(
     )
 
 
-def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | None) -> Lines:
+def relax_lines(slopes: tuple[float, float], intervals: Intervals, points: Points | None) -> Lines:
     """f(x) = left x for x < 0, right x for x > 0: the exact triangle, without slack where the
     slopes are exact.
 
@@ -96,38 +98,41 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
     left, right = slopes
     if left > right:
         mirrored = None if points is None else (-points[1], -points[0])
-        return relax_lines((-left, -right), each, mirrored).negated()
+        return relax_lines((-left, -right), intervals, mirrored).negated()
     # 2. Slopes: below, across the bend, one of the two pieces (by default that on the midpoint's
     # side: CROWN's choice) or what `points` say; above, the chord.
-    crossing = (each.lower < 0) & (each.upper > 0)
-    steady = _chosen(each.upper <= 0, left, right)
+    crossing = (intervals.lower < 0) & (intervals.upper > 0)
+    steady = _chosen(intervals.upper <= 0, left, right)
     if points is None:
-        free = _chosen(each.middle > 0, right, left)
+        free = _chosen(intervals.middle > 0, right, left)
     else:
         free = points[0].double().clamp(left, right)
-    below = torch.where(crossing, free, steady).to(each.dtype)
-    chord = (right * each.upper - left * each.lower) / torch.where(crossing, each.width, 1.0)
-    above = torch.where(crossing, chord, steady).to(each.dtype)
+    below = torch.where(crossing, free, steady).to(intervals.dtype)
+    chord = (right * intervals.upper - left * intervals.lower) / torch.where(
+        crossing, intervals.width, 1.0
+    )
+    above = torch.where(crossing, chord, steady).to(intervals.dtype)
     with torch.no_grad():
         # 3. Intercepts: what the function is above the lines at both ends, and below also at the
         # bend.
         ends = [
-            _over(slopes, below.detach().double(), z, side=-1) for z in (each.lower, each.upper)
+            _over(slopes, below.detach().double(), z, side=-1)
+            for z in (intervals.lower, intervals.upper)
         ]
         least = torch.where(crossing, torch.minimum(*ends).clamp(max=0), torch.minimum(*ends))
         most = torch.maximum(
-            *(_over(slopes, above.double(), z, side=1) for z in (each.lower, each.upper))
+            *(_over(slopes, above.double(), z, side=1) for z in (intervals.lower, intervals.upper))
         )
     nearest = None
     if below.requires_grad:
         low, high = ends
-        nearest = torch.where(low <= high, each.lower, each.upper)
+        nearest = torch.where(low <= high, intervals.lower, intervals.upper)
         nearest = torch.where(crossing & (torch.minimum(low, high) >= 0), 0.0, nearest)
     return Lines(
         below,
-        each.intercept(below, least, nearest, up=False),
+        intervals.intercept(below, least, nearest, up=False),
         above,
-        each.intercept(above, most, None, up=True),
+        intervals.intercept(above, most, None, up=True),
     )
 
 
@@ -147,15 +152,19 @@ def _over(
     return torch.where((rest == 0) | (z == 0), over, over + side * (4 * _EPS * over.abs() + _TINY))
 
 
-def range_lines(slopes: tuple[float, float], each: Intervals) -> tuple[torch.Tensor, torch.Tensor]:
+def range_lines(
+    slopes: tuple[float, float], intervals: Intervals
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The range of such an activation, exact where its slopes are 0 and +-1."""
-    crossing = (each.lower < 0) & (each.upper > 0)
-    found = []
+    crossing = (intervals.lower < 0) & (intervals.upper > 0)
+    ends = []
     for side, bound in ((-1, torch.minimum), (1, torch.maximum)):
-        end = bound(*(_image(slopes, z, side) for z in (each.lower, each.upper)))
+        end = bound(*(_image(slopes, z, side) for z in (intervals.lower, intervals.upper)))
         zero = torch.zeros_like(end)
-        found.append(rounded(torch.where(crossing, bound(end, zero), end), each.dtype, up=side > 0))
-    return found[0], found[1]
+        ends.append(
+            rounded(torch.where(crossing, bound(end, zero), end), intervals.dtype, up=side > 0)
+        )
+    return ends[0], ends[1]
 
 
 def _image(slopes: tuple[float, float], z: torch.Tensor, side: int) -> torch.Tensor:
@@ -197,13 +206,13 @@ class _Arc:
         index = torch.searchsorted(self.slopes, slope.contiguous()).clamp_(1, len(self.slopes) - 1)
         low, high = self.slopes[index - 1], self.slopes[index]
         weight = ((slope - low) / (high - low).clamp(min=1e-300)).clamp_(0, 1)
-        found = torch.lerp(self.nodes[index - 1], self.nodes[index], weight)
-        found = torch.where(
+        touched = torch.lerp(self.nodes[index - 1], self.nodes[index], weight)
+        touched = torch.where(
             slope > self.slopes[-1],
             self.end,
-            torch.where(slope < self.slopes[0], self.start, found),
+            torch.where(slope < self.slopes[0], self.start, touched),
         )
-        return torch.minimum(torch.maximum(found, lower), upper)
+        return torch.minimum(torch.maximum(touched, lower), upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,34 +221,41 @@ class Hull:
 
     curve: Curve
     arcs: tuple[_Arc, ...]
-    each: Intervals
+    intervals: Intervals
     at_lower: torch.Tensor
     at_upper: torch.Tensor
     slack: torch.Tensor
 
 
 def relax_hull(
-    curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
+    curve: Curve, intervals: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
 ) -> Lines:
     """The lines that support the envelopes at the midpoints, or at `points`, each of the intervals'
     shape. Where all pieces are linear, `points` are slopes.
     """
     if points is not None and curve.is_piecewise_linear:
-        slope, intercept = _of_slope(curve.negated(), each, -points[1])
-        return Lines(*_of_slope(curve, each, points[0]), -slope, -intercept)
+        slope, intercept = _of_slope(curve.negated(), intervals, -points[1])
+        return Lines(*_of_slope(curve, intervals, points[0]), -slope, -intercept)
     below, above = (
-        (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+        (intervals.middle, intervals.middle)
+        if points is None
+        else (points[0].double(), points[1].double())
     )
-    lower = _line(curve, each, below)
-    slope, intercept = _line(curve.negated(), each, above)
+    lower = _line(curve, intervals, below)
+    slope, intercept = _line(curve.negated(), intervals, above)
     return Lines(*lower, -slope, -intercept)
 
 
-def hull_of(curve: Curve, each: Intervals) -> Hull:
+def hull_of(curve: Curve, intervals: Intervals) -> Hull:
     """What is known of a curve on intervals."""
     arcs = tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
     return Hull(
-        curve, arcs, each, curve.value(each.lower), curve.value(each.upper), each.slack(curve)
+        curve,
+        arcs,
+        intervals,
+        curve.value(intervals.lower),
+        curve.value(intervals.upper),
+        intervals.slack(curve),
     )
 
 
@@ -261,26 +277,30 @@ def _arc(curve: Curve, piece: Piece) -> _Arc:
     return _Arc(piece.start, piece.end, nodes, curve.slope(nodes).cummax(0).values)
 
 
-def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _line(
+    curve: Curve, intervals: Intervals, point: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Slope and intercept, of the intervals' shape, of a line that supports the convex envelope
     at `point`.
     """
     # 1. Look for the envelope's edge over the point, without gradients: a tangent or a chord.
-    over = torch.clamp(point, each.lower, each.upper)
+    over = torch.clamp(point, intervals.lower, intervals.upper)
     steep = curve.slope(over)
     with torch.no_grad():
-        hull = hull_of(curve, each)
+        hull = hull_of(curve, intervals)
         first, last, tangent = _supports(hull, over.detach(), steep.detach())
         chord = _chord(curve, first, last)
-    slope = torch.where(tangent, steep, chord).to(each.dtype)
+    slope = torch.where(tangent, steep, chord).to(intervals.dtype)
     with torch.no_grad():
         # 2. Bound how far down the line of this slope must start, wherever the search ended.
-        found, nearest = sound_intercept(hull, slope.detach().double(), first, last)
-    return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
+        start, nearest = sound_intercept(hull, slope.detach().double(), first, last)
+    return slope, intervals.intercept(
+        slope, start, nearest if slope.requires_grad else None, up=False
+    )
 
 
 def _of_slope(
-    curve: Curve, each: Intervals, wanted: torch.Tensor
+    curve: Curve, intervals: Intervals, wanted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The lower line of this slope, moved between those that `curve`, piecewise linear, has in
     the intervals.
@@ -288,18 +308,20 @@ def _of_slope(
     with torch.no_grad():
         # The slopes of the linear pieces that reach into each interval: a line with a slope beyond
         # them would touch the curve at an end alone.
-        least = most = curve.slope(each.middle)
+        least = most = curve.slope(intervals.middle)
         for piece in curve.pieces:
-            inside = (each.lower < piece.end) & (each.upper > piece.start)
+            inside = (intervals.lower < piece.end) & (intervals.upper > piece.start)
             steep = at(curve.slope, sum(reach(piece)) / 2)
             least = torch.where(inside, least.clamp(max=steep), least)
             most = torch.where(inside, most.clamp(min=steep), most)
-    slope = torch.clamp(wanted.double(), least, most).to(each.dtype)
+    slope = torch.clamp(wanted.double(), least, most).to(intervals.dtype)
     with torch.no_grad():
-        found, nearest = sound_intercept(
-            hull_of(curve, each), slope.detach().double(), each.lower, each.upper
+        start, nearest = sound_intercept(
+            hull_of(curve, intervals), slope.detach().double(), intervals.lower, intervals.upper
         )
-    return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
+    return slope, intervals.intercept(
+        slope, start, nearest if slope.requires_grad else None, up=False
+    )
 
 
 def _chord(curve: Curve, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -317,7 +339,7 @@ def _supports(
     """Between which points of g the envelope's edge over a point runs, and where it is the
     tangent there.
     """
-    curve, each = hull.curve, hull.each
+    curve, intervals = hull.curve, hull.intervals
     # 1. The tangent at the point supports the envelope where the curve is convex there and nowhere
     # below that tangent.
     on_arc = torch.zeros_like(over, dtype=torch.bool)
@@ -325,11 +347,13 @@ def _supports(
         on_arc |= (over >= arc.start) & (over <= arc.end)
     where, height = _farthest(hull, steep)
     level = curve.value(over) - steep * over
-    tangent = each.narrow() | (on_arc & (height >= level - hull.slack))
+    tangent = intervals.narrow() | (on_arc & (height >= level - hull.slack))
     # 2. Else start with the chord from end to end, or from the point where the curve is farthest
     # below the tangent.
-    first = torch.where(tangent, over, torch.where(on_arc & (where <= over), where, each.lower))
-    last = torch.where(tangent, over, torch.where(on_arc & (where > over), where, each.upper))
+    first = torch.where(
+        tangent, over, torch.where(on_arc & (where <= over), where, intervals.lower)
+    )
+    last = torch.where(tangent, over, torch.where(on_arc & (where > over), where, intervals.upper))
     # 3. Newton's method: the point farthest below the chord replaces the end on its side, until no
     # point lies below.
     for _ in range(_STEPS):
@@ -345,30 +369,39 @@ def _supports(
 
 def _farthest(hull: Hull, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """About where g - slope z is least on the intervals, and how much it is there."""
-    each, value = hull.each, hull.curve.value
+    intervals, value = hull.intervals, hull.curve.value
     # The candidates: the ends, the corners, and on each convex piece where g' is the slope.
-    low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
-    where, height = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
+    low, high = hull.at_lower - slope * intervals.lower, hull.at_upper - slope * intervals.upper
+    where, height = (
+        torch.where(low <= high, intervals.lower, intervals.upper),
+        torch.minimum(low, high),
+    )
     for point in hull.curve.corners:
-        here = torch.clamp(torch.full_like(each.lower, point), each.lower, each.upper)
-        found = value(here) - slope * here
-        where, height = torch.where(found < height, here, where), torch.minimum(found, height)
+        here = torch.clamp(
+            torch.full_like(intervals.lower, point), intervals.lower, intervals.upper
+        )
+        farthest = value(here) - slope * here
+        where, height = torch.where(farthest < height, here, where), torch.minimum(farthest, height)
     for arc in hull.arcs:
-        first, last, _ = _part(arc, each)
+        first, last, _ = _part(arc, intervals)
         here = arc.touching(slope, first, last)
-        found = value(here) - slope * here
-        where, height = torch.where(found < height, here, where), torch.minimum(found, height)
+        farthest = value(here) - slope * here
+        where, height = torch.where(farthest < height, here, where), torch.minimum(farthest, height)
     return where, height
 
 
-def _part(arc: _Arc, each: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _part(arc: _Arc, intervals: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The part of the intervals on an arc, whether there is one, and an end of the interval
     where there is none.
     """
-    first = torch.minimum(each.lower.clamp(min=arc.start), each.upper)
-    last = torch.maximum(each.upper.clamp(max=arc.end), each.lower)
-    exists = (each.upper >= arc.start) & (each.lower <= arc.end)
-    return torch.where(exists, first, each.lower), torch.where(exists, last, each.lower), exists
+    first = torch.minimum(intervals.lower.clamp(min=arc.start), intervals.upper)
+    last = torch.maximum(intervals.upper.clamp(max=arc.end), intervals.lower)
+    exists = (intervals.upper >= arc.start) & (intervals.lower <= arc.end)
+    return (
+        torch.where(exists, first, intervals.lower),
+        torch.where(exists, last, intervals.lower),
+        exists,
+    )
 
 
 def sound_intercept(
@@ -380,25 +413,28 @@ def sound_intercept(
     `first` and `last` are where the line is thought to touch g: good guesses make the bound tight,
     bad ones loose.
     """
-    each, curve = hull.each, hull.curve
+    intervals, curve = hull.intervals, hull.curve
     # 1. Concave and linear pieces less a line are least at their ends.
-    low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
-    nearest, least = torch.where(low <= high, each.lower, each.upper), torch.minimum(low, high)
+    low, high = hull.at_lower - slope * intervals.lower, hull.at_upper - slope * intervals.upper
+    nearest, least = (
+        torch.where(low <= high, intervals.lower, intervals.upper),
+        torch.minimum(low, high),
+    )
     for point in curve.corners:
-        inside = (each.lower < point) & (point < each.upper)
-        here = torch.where(inside, point, each.lower)
-        found = curve.value(here) - slope * here
-        nearest, least = torch.where(found < least, here, nearest), torch.minimum(found, least)
+        inside = (intervals.lower < point) & (point < intervals.upper)
+        here = torch.where(inside, point, intervals.lower)
+        offset = curve.value(here) - slope * here
+        nearest, least = torch.where(offset < least, here, nearest), torch.minimum(offset, least)
     for arc in hull.arcs:
         # 2. A convex piece lies above each of its tangents. The one where the line is thought to
         # touch proves most; any other is sound.
-        start, end, exists = _part(arc, each)
+        start, end, exists = _part(arc, intervals)
         touch = arc.touching(slope, start, end)
         for known in (first, last):
             touch = torch.where((known >= start) & (known <= end), known, touch)
-        found = tangent_bound(
+        offset = tangent_bound(
             curve.value(touch), arc.steepness(curve, touch), touch, slope, start, end
         )
-        found = torch.where(exists, found, torch.inf)
-        nearest, least = torch.where(found < least, touch, nearest), torch.minimum(found, least)
+        offset = torch.where(exists, offset, torch.inf)
+        nearest, least = torch.where(offset < least, touch, nearest), torch.minimum(offset, least)
     return least - hull.slack, nearest

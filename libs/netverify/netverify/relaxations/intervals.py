@@ -69,27 +69,27 @@ class Intervals:
         """Where the derivative serves better than the slope of the chord."""
         return self.width <= _NARROW * self.reach
 
-    def outward(self, found: torch.Tensor, *, up: bool) -> torch.Tensor:
+    def outward(self, value: torch.Tensor, *, up: bool) -> torch.Tensor:
         """An intercept or a value in x coordinates, of the same shape, rounded outward to the
         dtype of the ends.
         """
-        exact = found if self.hardness is None else found / self.hardness
+        exact = value if self.hardness is None else value / self.hardness
         return rounded(exact, self.dtype, up=up)
 
     def intercept(
-        self, slope: torch.Tensor, found: torch.Tensor, nearest: torch.Tensor | None, *, up: bool
+        self, slope: torch.Tensor, start: torch.Tensor, nearest: torch.Tensor | None, *, up: bool
     ) -> torch.Tensor:
         """The intercept in x coordinates, of the shape of `slope`, rounded outward. It is
         differentiable through the slope if `nearest` is given.
 
         `nearest` is the z where line and activation are nearest.
         """
-        intercept = self.outward(found, up=up)
+        intercept = self.outward(start, up=up)
         if nearest is None:
             return intercept
         # d intercept / d slope = -x where line and activation are nearest; the value added is zero.
-        x = nearest if self.hardness is None else nearest / self.hardness
-        return intercept - (slope - slope.detach()) * x.to(self.dtype)
+        nearest_input = nearest if self.hardness is None else nearest / self.hardness
+        return intercept - (slope - slope.detach()) * nearest_input.to(self.dtype)
 
 
 def rounded(exact: torch.Tensor, dtype: torch.dtype, *, up: bool) -> torch.Tensor:

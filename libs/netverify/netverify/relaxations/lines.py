@@ -63,9 +63,9 @@ def relax(
         checked_hardness(hardness)
         return relax_lines(whole.lines, normal(lower, upper, 1.0), points)
     # 2. Else in normal coordinates z = hardness x, by the fastest way that knows the shape.
-    each = normal(lower, upper, hardness)
-    lines = _method(traits)(each, points)
-    if whole.unbounded and each.dtype == torch.float32:
+    intervals = normal(lower, upper, hardness)
+    lines = _method(traits)(intervals, points)
+    if whole.unbounded and intervals.dtype == torch.float32:
         parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
         if not all(bool(part.isfinite().all()) for part in parts):
             raise ValueError(
@@ -86,12 +86,14 @@ def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
     if whole.is_convex or whole.is_concave:
         return partial(relax_bend, whole)
     left, right = traits.limits
-    found, turned = wave(whole, (left, right)), wave(whole.negated(), (-left, -right))
-    if found is not None:
-        return partial(relax_wave, found)
+    upright, turned = wave(whole, (left, right)), wave(whole.negated(), (-left, -right))
+    if upright is not None:
+        return partial(relax_wave, upright)
     if turned is None:
         return partial(relax_hull, whole)
-    return lambda each, points: relax_wave(turned, each, points and points[::-1]).negated()
+    return lambda intervals, points: relax_wave(
+        turned, intervals, points and points[::-1]
+    ).negated()
 
 
 @torch.no_grad()
@@ -111,16 +113,19 @@ def interval(
     if whole.lines is not None:
         checked_hardness(hardness)
         return range_lines(whole.lines, normal(lower, upper, 1.0))
-    each = normal(lower, upper, hardness)
+    intervals = normal(lower, upper, hardness)
     # The ends, and every turning point inside.
-    ends = whole.value(each.lower), whole.value(each.upper)
+    ends = whole.value(intervals.lower), whole.value(intervals.upper)
     least, most = torch.minimum(*ends), torch.maximum(*ends)
     for point in turning_points(whole):
-        inside, height = (each.lower < point) & (point < each.upper), at(whole.value, point)
+        inside, height = (
+            (intervals.lower < point) & (point < intervals.upper),
+            at(whole.value, point),
+        )
         least = torch.where(inside, least.clamp(max=height), least)
         most = torch.where(inside, most.clamp(min=height), most)
-    slack = each.slack(whole)
-    return each.outward(least - slack, up=False), each.outward(most + slack, up=True)
+    slack = intervals.slack(whole)
+    return intervals.outward(least - slack, up=False), intervals.outward(most + slack, up=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +210,13 @@ def _with_one_split(traits: Activation, parts: torch.Tensor, factor: torch.Tenso
     # the place that leaves the least area.
     places = [
         start / 2 + end / 2,
-        *(torch.full_like(start, at) / factor for at in curve(traits).breaks),
+        *(torch.full_like(start, point) / factor for point in curve(traits).breaks),
     ]
 
     def halves(place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A place outside the segment becomes one of its ends: a split that gains nothing.
-        at = torch.minimum(torch.maximum(place.to(start.dtype), start), end)
-        return _segments(traits, start, at, factor), _segments(traits, at, end, factor)
+        cut = torch.minimum(torch.maximum(place.to(start.dtype), start), end)
+        return _segments(traits, start, cut, factor), _segments(traits, cut, end, factor)
 
     (left, right), *others = map(halves, places)
     for one, other in others:

@@ -185,35 +185,35 @@ def curve(traits: Activation) -> Curve:
 
 
 @lru_cache(maxsize=512)
-def _negated(each: Curve) -> Curve:
-    value, slope = each.value, each.slope
+def _negated(whole: Curve) -> Curve:
+    value, slope = whole.value, whole.slope
     turned = {_CONVEX: _CONCAVE, _CONCAVE: _CONVEX, _LINEAR: _LINEAR}
     return replace(
-        each,
+        whole,
         value=lambda z: -value(z),
         slope=lambda z: -slope(z),
-        pieces=tuple(replace(piece, sign=turned[piece.sign]) for piece in each.pieces),
-        rises=tuple(not rise for rise in each.rises),
+        pieces=tuple(replace(piece, sign=turned[piece.sign]) for piece in whole.pieces),
+        rises=tuple(not rise for rise in whole.rises),
     )
 
 
 @lru_cache(maxsize=512)
 @torch.no_grad()
-def turning_points(each: Curve) -> tuple[float, ...]:
+def turning_points(whole: Curve) -> tuple[float, ...]:
     """Where g may be extreme inside an interval: the zeros of g' on the curved pieces, and the
     kinks.
     """
-    found = set(each.breaks)
-    for piece in each.pieces:
+    points = set(whole.breaks)
+    for piece in whole.pieces:
         if piece.sign == _LINEAR:
             continue
         low, high = (torch.tensor([end], dtype=torch.float64) for end in reach(piece))
-        first, last = each.slope(low).item(), each.slope(high).item()
+        first, last = whole.slope(low).item(), whole.slope(high).item()
         if piece.sign == _CONVEX and first < 0 < last:
-            found.add(bisect(lambda z: each.slope(z) < 0, low, high).item())
+            points.add(bisect(lambda z: whole.slope(z) < 0, low, high).item())
         elif piece.sign == _CONCAVE and last < 0 < first:
-            found.add(bisect(lambda z: each.slope(z) > 0, low, high).item())
-    return tuple(sorted(found))
+            points.add(bisect(lambda z: whole.slope(z) > 0, low, high).item())
+    return tuple(sorted(points))
 
 
 def reach(piece: Piece) -> tuple[float, float]:

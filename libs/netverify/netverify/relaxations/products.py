@@ -83,19 +83,19 @@ def _plane(
     outward.
     """
     a, b = (slope.to(dtype) for slope in slopes)
-    found = size = None
+    extreme = size = None
     for x, y, value in corners:
         # With the slopes as rounded: the least (greatest) of value - a x - b y over the corners is
         # the intercept.
         along, across = a.double() * x, b.double() * y
         rest, magnitude = value - along - across, value.abs() + along.abs() + across.abs()
         best = torch.maximum if up else torch.minimum
-        found = rest if found is None else best(found, rest)
+        extreme = rest if extreme is None else best(extreme, rest)
         size = magnitude if size is None else torch.maximum(size, magnitude)
-    assert found is not None
+    assert extreme is not None
     assert size is not None
     slack = _UNITS * size + _TINY
-    return a, b, rounded(found + slack if up else found - slack, dtype, up=up)
+    return a, b, rounded(extreme + slack if up else extreme - slack, dtype, up=up)
 
 
 @torch.no_grad()
@@ -141,10 +141,10 @@ def _finite(*parts: torch.Tensor) -> Planes:
 
 
 def _share(share: float | torch.Tensor) -> torch.Tensor:
-    found = torch.as_tensor(share, dtype=torch.float64).detach()
-    if not bool(((found >= 0) & (found <= 1)).all()):
+    tensor = torch.as_tensor(share, dtype=torch.float64).detach()
+    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
         raise ValueError(f"shares must be in [0, 1], got {share}")
-    return found
+    return tensor
 
 
 @torch.no_grad()
@@ -171,16 +171,16 @@ def gated(
     lines = relax(traits, box.left, box.right, hardness=hardness)
     least, most = interval(traits, box.left, box.right, hardness=hardness)
     sides: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-    for up in (False, True):
-        corners = box.corners(partial(_beside, lines, up=up))
-        near, far = (box.top, box.bottom) if up else (box.bottom, box.top)
+    for is_upper in (False, True):
+        corners = box.corners(partial(_beside, lines, up=is_upper))
+        near, far = (box.top, box.bottom) if is_upper else (box.bottom, box.top)
         planes = []
         # 2. McCormick's planes for v = f(x) times y: of_value v + of_y y, with the line of f in the
         # place of v that the sign of `of_value` asks for.
         for of_value, of_y in ((near, least), (far, most)):
-            steep = torch.where((of_value >= 0) != up, lines.lower_slope, lines.upper_slope)
-            planes.append(_plane((of_value * steep, of_y), corners, dtype, up=up))
-        sides.append(_nearer(planes, box, up=up))
+            steep = torch.where((of_value >= 0) != is_upper, lines.lower_slope, lines.upper_slope)
+            planes.append(_plane((of_value * steep, of_y), corners, dtype, up=is_upper))
+        sides.append(_nearer(planes, box, up=is_upper))
     return _finite(*sides[0], *sides[1])
 
 

@@ -67,7 +67,7 @@ def are_twins(first: Activation, second: Activation) -> bool:
         return first.name == RELU.name or bool(
             first.shape and not first.kinks and not first.row_of and not first.parameters
         )
-    others = [each for each in (first, second) if each.name != RELU.name]
+    others = [activation for activation in (first, second) if activation.name != RELU.name]
     # A row with parameters speaks for their initial values, and its numbers may be larger than its
     # inputs.
     return (
@@ -96,7 +96,7 @@ def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, 
     low, high = reach.d
     planes, (least, most) = _from_relu(second, Reach(reach.b, reach.a, (-high, -low)))
     sides = (
-        Form(each.d, -each.b, -each.a, -each.constant) for each in (planes.upper, planes.lower)
+        Form(plane.d, -plane.b, -plane.a, -plane.constant) for plane in (planes.upper, planes.lower)
     )
     return Planes(*sides), (-most, -least)
 
@@ -122,10 +122,10 @@ def _slopes(traits: Activation, low: torch.Tensor, high: torch.Tensor) -> Interv
     # f' is monotone between inflections.
     ends = traits.slope(low), traits.slope(high)
     least, most = torch.minimum(*ends), torch.maximum(*ends)
-    for at in traits.inflections:
-        there = traits.slope(torch.tensor(at, dtype=torch.float64))
+    for inflection in traits.inflections:
+        there = traits.slope(torch.tensor(inflection, dtype=torch.float64))
         # An end may be rounded past the inflection.
-        inside = (low <= at + 1e-9) & (at - 1e-9 <= high)
+        inside = (low <= inflection + 1e-9) & (inflection - 1e-9 <= high)
         least = torch.where(inside, torch.minimum(least, there), least)
         most = torch.where(inside, torch.maximum(most, there), most)
     return least - _UNITS, most + _UNITS

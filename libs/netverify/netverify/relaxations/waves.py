@@ -99,27 +99,27 @@ def _tail(slope_at: Curve, outer: float, limit: float) -> float:
 
 @lru_cache(maxsize=512)
 @torch.no_grad()
-def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
+def wave(whole: Curve, limits: tuple[float, float]) -> Wave | None:
     """The tables of a curve, given its slopes towards minus and plus infinity; None if it is no
     such wave.
     """
     if (
-        "".join(piece.sign for piece in each.pieces) != SHAPE
-        or each.rises
+        "".join(piece.sign for piece in whole.pieces) != SHAPE
+        or whole.rises
         or not all(map(math.isfinite, limits))
     ):
         return None
     # 1. Is g(z) less its mean slope even, and is the convex piece symmetric? Then one table serves
     # both sides.
-    (inner, outer), (left, right) = each.breaks, limits
+    (inner, outer), (left, right) = whole.breaks, limits
     z = torch.linspace(0, 40, 2001, dtype=torch.float64)
-    rest = each.value(z) - each.value(-z) - sum(limits) * z
-    is_even = bool((rest.abs() <= _CLOSE * (1 + each.steepest) * (1 + z)).all())
+    rest = whole.value(z) - whole.value(-z) - sum(limits) * z
+    is_even = bool((rest.abs() <= _CLOSE * (1 + whole.steepest) * (1 + z)).all())
     if left >= right or abs(inner + outer) > _CLOSE or not is_even:
         return None
     # 2. For each end `far` beyond the convex piece: where the tangent through that end touches it,
     # by bisection. Positions are spread so that the ends reach to infinity.
-    value, slope = each.value, each.slope
+    value, slope = whole.value, whole.slope
     part = torch.arange(_POINTS + 1, dtype=torch.float64) / _POINTS
     far = outer + 1 / part.clamp(min=1e-9) - 1
     ends = torch.full_like(far, inner), torch.full_like(far, outer)
@@ -127,14 +127,14 @@ def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
     # 3. For each end `near` in the convex piece: where on the concave one the tangent through that
     # end touches.
     near = outer * part**4
-    ends = torch.full_like(near, outer), torch.full_like(near, outer + _tail(each, outer, right))
+    ends = torch.full_like(near, outer), torch.full_like(near, outer + _tail(whole, outer, right))
     above = bisect(lambda t: value(t) + slope(t) * (near - t) < value(near), *ends)
     below[-1], above[-1], above[0] = outer, outer, torch.inf
     # The asymptote must be what l <= 0 sees: otherwise tangents from there would touch, and the
     # table has none.
-    if abs(at(value, outer + 1e3) - right * (outer + 1e3)) > 1e-9 * (1 + each.steepest):
+    if abs(at(value, outer + 1e3) - right * (outer + 1e3)) > 1e-9 * (1 + whole.steepest):
         return None
-    return Wave(each, outer, limits, below, _steps(below), above, _steps(above))
+    return Wave(whole, outer, limits, below, _steps(below), above, _steps(above))
 
 
 _SQRT_HALF = 0.5**0.5
@@ -145,7 +145,7 @@ _DENSITY_AT_0 = 0.3989422804014327
 class _Ends:
     """The intervals, the values of g at their ends, and what both lines need of them."""
 
-    each: Intervals
+    intervals: Intervals
     at_lower: torch.Tensor
     at_upper: torch.Tensor
     chord: torch.Tensor
@@ -178,23 +178,29 @@ def _value_and_slope(curve: Curve, z: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def relax_wave(
-    wave: Wave, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
+    wave: Wave, intervals: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
 ) -> Lines:
     """The lines of least area, of the intervals' shape, or those that support the envelopes at
     `points`.
     """
     below, above = (
-        (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+        (intervals.middle, intervals.middle)
+        if points is None
+        else (points[0].double(), points[1].double())
     )
     with torch.no_grad():
-        at_lower, at_upper = wave.curve.value(each.lower), wave.curve.value(each.upper)
-        chord = (at_upper - at_lower).div_(each.width.clamp(min=torch.finfo(torch.float64).tiny))
-        ends = _Ends(each, at_lower, at_upper, chord, each.narrow(), each.slack(wave.curve))
+        at_lower, at_upper = wave.curve.value(intervals.lower), wave.curve.value(intervals.upper)
+        chord = (at_upper - at_lower).div_(
+            intervals.width.clamp(min=torch.finfo(torch.float64).tiny)
+        )
+        ends = _Ends(
+            intervals, at_lower, at_upper, chord, intervals.narrow(), intervals.slack(wave.curve)
+        )
     return Lines(*_lower_line(wave, ends, below), *_upper_line(wave, ends, above))
 
 
 def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    intervals = ends.each
+    intervals = ends.intervals
     with torch.no_grad():
         # Tangents between the first and the last touching point lie below the curve as far as both
         # ends of the interval; where there are none, the chord is the envelope.
@@ -212,7 +218,7 @@ def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Ten
 
 
 def _upper_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    intervals = ends.each
+    intervals = ends.intervals
     with torch.no_grad():
         # 1. Mirror intervals whose middle is left of 0. From the touching point of the near end on,
         # the envelope follows the curve up to the far end.
@@ -261,20 +267,20 @@ def _intercept(
 ) -> torch.Tensor:
     # The bound is the worst of both ends and of the tangent at the touching point, which bounds the
     # piece that it touches.
-    each, a, t = ends.each, slope.detach().double(), touch.detach()
+    intervals, a, t = ends.intervals, slope.detach().double(), touch.detach()
     best = torch.maximum if up else torch.minimum
-    low = torch.addcmul(ends.at_lower, a, each.lower, value=-1)
-    high = torch.addcmul(ends.at_upper, a, each.upper, value=-1)
+    low = torch.addcmul(ends.at_lower, a, intervals.lower, value=-1)
+    high = torch.addcmul(ends.at_upper, a, intervals.upper, value=-1)
     rest = steep.detach() - a
     tangent = torch.addcmul(value, a, t, value=-1) + best(
-        rest * (each.lower - t), rest * (each.upper - t)
+        rest * (intervals.lower - t), rest * (intervals.upper - t)
     )
     outer = best(low, high)
-    found = best(outer, tangent)
-    found = found + ends.slack if up else found - ends.slack
+    start = best(outer, tangent)
+    start = start + ends.slack if up else start - ends.slack
     nearest = None
     if slope.requires_grad:
-        end = torch.where(best(low, high) == low, each.lower, each.upper)
+        end = torch.where(best(low, high) == low, intervals.lower, intervals.upper)
         nearest = torch.where(best(outer, tangent) == outer, end, t)
     with torch.enable_grad():
-        return each.intercept(slope, found, nearest, up=up)
+        return intervals.intercept(slope, start, nearest, up=up)

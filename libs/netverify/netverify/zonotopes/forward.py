@@ -82,7 +82,7 @@ def zonotopes_apart(
     """The outputs of two graphs over one box, and first - second. Arguments and errors are those
     of `zonotope_of`.
     """
-    one, other = (_Forward(_readable(each), lower, upper, check) for each in (first, second))
+    one, other = (_Forward(_readable(graph), lower, upper, check) for graph in (first, second))
     alike = one.symbols.first == other.symbols.first
     before, after = one.run(), other.run()
     return before, after, before.minus(after, one.known if alike else one.inputs)
@@ -92,12 +92,12 @@ def _readable(graph: Graph) -> Graph:
     """With its patterns recognised; where an activation's hardness is no float32 number, as it
     is written.
     """
-    found = recognised(graph)
+    patterned = recognised(graph)
     rounded = any(
         isinstance(node.operation, typed.Pointwise) and inexact(node.operation)
-        for node in found.nodes
+        for node in patterned.nodes
     )
-    return with_norms(graph) if rounded else found
+    return with_norms(graph) if rounded else patterned
 
 
 def attends(graph: Graph) -> bool:
@@ -120,8 +120,9 @@ def _symbols_of(graph: Graph, apart: torch.Tensor) -> tuple[int, int]:
     count, widest = int((apart > 0).sum()), max(prod(at(node.shape, 1)) for node in graph.nodes)
     if count * widest > _ENTRIES:
         raise Unsupported(f"{count} inputs and a layer of {widest} values: too many for a zonotope")
-    made = products(count)
-    return count, made if made <= _PRODUCTS and (count + made) * widest <= _ENTRIES // 2 else 0
+    pairs = products(count)
+    fits = pairs <= _PRODUCTS and (count + pairs) * widest <= _ENTRIES // 2
+    return count, pairs if fits else 0
 
 
 _Value = Zonotope | torch.Tensor
@@ -139,16 +140,16 @@ class _Forward(Arithmetic[Zonotope]):
             raise ValueError("a box is reversed: lower > upper")
         self._graph, self._check = graph, check
         center, apart = (lower + upper) / 2, (upper - lower) / 2
-        self.inputs, made = _symbols_of(graph, apart)
-        self.known = self.inputs + made
-        self.symbols = Symbols(self.inputs, made)
+        self.inputs, kept = _symbols_of(graph, apart)
+        self.known = self.inputs + kept
+        self.symbols = Symbols(self.inputs, kept)
         # The middle is rounded, and so is half of the width.
         radius = 2 * EPS * (center.abs() + apart) + TINY
         moving = torch.diag(apart.flatten())[apart.flatten() > 0]
         self._input = Zonotope(center, moving.reshape(-1, *center.shape), radius)
 
     def run(self) -> Zonotope:
-        found: dict[int, _Value] = {}
+        values: dict[int, _Value] = {}
         # After its last use a value is dropped: generators are the most that memory holds.
         last = {
             source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
@@ -158,25 +159,25 @@ class _Forward(Arithmetic[Zonotope]):
             for source in node.sources:
                 # What a norm's output is made of is kept as long as its user gains by that; for any
                 # other user its radii become symbols, which may cancel later.
-                x = found[source]
-                if isinstance(x, Normalised) and not _keeps(node.operation, x):
-                    found[source] = self.symbols.promoted(
-                        Zonotope(x.center, x.generators, x.radius)
+                operand = values[source]
+                if isinstance(operand, Normalised) and not _keeps(node.operation, operand):
+                    values[source] = self.symbols.promoted(
+                        Zonotope(operand.center, operand.generators, operand.radius)
                     )
             try:
-                found[index] = self._value(node, [found[source] for source in node.sources])
+                values[index] = self._value(node, [values[source] for source in node.sources])
             except Unsupported as error:
                 raise Unsupported(f"node {node.name!r}: {error}") from error
             for source in {source for source in node.sources if last[source] == index}:
-                del found[source]
+                del values[source]
             if index == self._graph.output:
                 break
-        output = found[self._graph.output]
+        output = values[self._graph.output]
         if isinstance(output, torch.Tensor):
             raise Unsupported("the output does not depend on the input")
         return output
 
-    def _value(self, node: Node, given: list[_Value]) -> _Value:
+    def _value(self, node: Node, operands: list[_Value]) -> _Value:
         operation: Any = node.operation
         if why := inexact(operation):
             raise Unsupported(why)
@@ -188,30 +189,32 @@ class _Forward(Arithmetic[Zonotope]):
             )
         if isinstance(operation, Expand | Reshape):
             # The batch is known: it is one.
-            operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
+            operation, operands = replace(operation, shape=at(operation.shape, 1)), operands[:1]
         operation = typed.converted(operation, torch.float64)
-        if not any(isinstance(value, Zonotope) for value in given):
-            return self._folded(operation, given)
+        if not any(isinstance(value, Zonotope) for value in operands):
+            return self._folded(operation, operands)
         # Only these know what to do with -inf, which masks scores.
         may_mask = operation.moves or isinstance(operation, typed.Sum | typed.Where | typed.Softmax)
-        if not (may_mask or all(bool(_center(value).isfinite().all()) for value in given)):
+        if not (may_mask or all(bool(_center(value).isfinite().all()) for value in operands)):
             raise Unsupported("takes what is infinite, or masked with -inf")
         if operation.moves:
-            return _moved(operation, given)
+            return _moved(operation, operands)
         if type(operation) not in _RULES:
             raise Unsupported(
                 f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}"
             )
         # Apply the rule; what is so large that its rounding is no longer known is refused.
-        found = _RULES[type(operation)](self, operation, *given)
-        small = (found.center.abs() <= LARGEST) | (found.center == -torch.inf)
-        if not bool((small & (found.spread <= LARGEST)).all()):
+        result = _RULES[type(operation)](self, operation, *operands)
+        small = (result.center.abs() <= LARGEST) | (result.center == -torch.inf)
+        if not bool((small & (result.spread <= LARGEST)).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
         # A constant beside the values, or in their place, as a mask is, brings its own rounding
         # alone: no new symbol.
-        single = sum(isinstance(value, Zonotope) for value in given) == 1
+        single = sum(isinstance(value, Zonotope) for value in operands) == 1
         shifted = single and isinstance(operation, typed.Sum | typed.Where)
-        return found if shifted or isinstance(found, Normalised) else self.symbols.promoted(found)
+        return (
+            result if shifted or isinstance(result, Normalised) else self.symbols.promoted(result)
+        )
 
     def refuse(self, why: str) -> NoReturn:
         raise Unsupported(why)
@@ -236,8 +239,8 @@ class _Forward(Arithmetic[Zonotope]):
             traits, x, between(x, scalar_lines(traits, low, high), low, high), self.symbols.first
         )
 
-    def _folded(self, operation: Any, given: list[Any]) -> torch.Tensor:
-        result: torch.Tensor = operation(*given)
+    def _folded(self, operation: Any, operands: list[Any]) -> torch.Tensor:
+        result: torch.Tensor = operation(*operands)
         if result.is_floating_point() and not (
             operation.moves or isinstance(operation, typed.Where)
         ):
@@ -251,12 +254,12 @@ def _center(value: _Value) -> torch.Tensor:
     return value.center if isinstance(value, Zonotope) else value
 
 
-def _moved(operation: Any, given: list[_Value]) -> Zonotope:
+def _moved(operation: Any, operands: list[_Value]) -> Zonotope:
     """Entries that are moved, and constants beside them."""
     # A move is linear: the same move of the center, of each generator and of the radii. Constants
     # and padding count in the center alone.
-    own = [value for value in given if isinstance(value, Zonotope)]
-    count = max(len(each.generators) for each in own)
+    zonotopes = [value for value in operands if isinstance(value, Zonotope)]
+    count = max(len(zonotope.generators) for zonotope in zonotopes)
     # Padding has no generators and no radius.
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
 
@@ -271,13 +274,13 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
             else torch.zeros_like(value)
             if value.is_floating_point()
             else value
-            for value in given
+            for value in operands
         ]
 
-    every = (with_symbols(each.generators, count) for each in own)
+    every = (with_symbols(zonotope.generators, count) for zonotope in zonotopes)
     generators = each_generator(lambda *parts: plain(*among(parts)), *every)
-    radius = plain(*among(tuple(each.radius for each in own)))
-    return Zonotope(operation(*map(_center, given)), generators, radius)
+    radius = plain(*among(tuple(zonotope.radius for zonotope in zonotopes)))
+    return Zonotope(operation(*map(_center, operands)), generators, radius)
 
 
 def _weighted(
@@ -290,13 +293,13 @@ def _weighted(
     bias = operation.bias
     if bias is not None and isinstance(operation, typed.Convolution):
         bias = bias.reshape(-1, *[1] * len(operation.stride))
-    made = linear(
+    mapped = linear(
         x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias
     )
     # Of a norm's output: apply W before it is scaled, where entries cancel; keep what is nearer.
     if isinstance(x, Normalised) and isinstance(operation, typed.Linear):
-        return nearer(x.mapped(operation, forward.symbols.first), made, forward.symbols.first)
-    return made
+        return nearer(x.mapped(operation, forward.symbols.first), mapped, forward.symbols.first)
+    return mapped
 
 
 def _averaged(_: _Forward, operation: Any, x: Zonotope) -> Zonotope:
@@ -312,11 +315,18 @@ def _resampled(_: _Forward, operation: typed.Resample, x: Zonotope) -> Zonotope:
 def _reduction(forward: _Forward, operation: typed.Reduction, x: Zonotope) -> Zonotope:
     if operation.name not in ("mean", "sum"):
         raise Unsupported(f"no zonotope of the {operation.name} over axes")
-    made = _averaged(forward, operation, x)
+    reduced = _averaged(forward, operation, x)
     if not isinstance(x, Normalised) or not _keeps(operation, x):
-        return made
+        return reduced
     return Normalised(
-        made.center, made.generators, made.radius, x.y, x.scale, x.weight, x.bias, operation
+        reduced.center,
+        reduced.generators,
+        reduced.radius,
+        x.y,
+        x.scale,
+        x.weight,
+        x.bias,
+        operation,
     )
 
 
@@ -331,34 +341,36 @@ def _keeps(operation: Any, x: Normalised) -> bool:
     return isinstance(operation, typed.Linear)
 
 
-def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
+def _sum(_: _Forward, operation: typed.Sum, *operands: _Value) -> Zonotope:
     """Minus infinity stays that, whatever is added."""
-    center = operation(*map(_center, given))
-    signed = zip(operation.signs, given, strict=True)
-    own = [
-        (sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)
+    center = operation(*map(_center, operands))
+    signed = zip(operation.signs, operands, strict=True)
+    zonotopes = [
+        (sign, as_wide(value, center.shape))
+        for sign, value in signed
+        if isinstance(value, Zonotope)
     ]
     # Generators of the same symbol add up, with the signs, and may cancel; radii, whose symbols are
     # their own, never do.
-    count = max(len(each.generators) for _, each in own)
+    count = max(len(zonotope.generators) for _, zonotope in zonotopes)
     generators = center.new_zeros(count, *center.shape)
     radius, size = torch.zeros_like(center), torch.zeros_like(center)
-    for sign, each in own:
-        generators[: len(each.generators)] += sign * each.generators
-        radius, size = radius + each.radius, size + each.spread
-    for middle in map(_center, given):
+    for sign, term in zonotopes:
+        generators[: len(term.generators)] += sign * term.generators
+        radius, size = radius + term.radius, size + term.spread
+    for middle in map(_center, operands):
         size = size + middle.masked_fill(middle == -torch.inf, 0.0).abs()
-    return Zonotope(center, generators, radius + units(len(given)) * size + TINY)
+    return Zonotope(center, generators, radius + units(len(operands)) * size + TINY)
 
 
-def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
+def _where(_: _Forward, operation: typed.Where, asked: _Value, *operands: _Value) -> Zonotope:
     """The zonotope of a Where with a constant condition. What is chosen of a constant may be
     -inf.
     """
     if isinstance(asked, Zonotope):
         raise Unsupported("chooses by what depends on the input")
-    center = operation(asked, *map(_center, given))
-    moved = _moved(operation, [asked, *given])
+    center = operation(asked, *map(_center, operands))
+    moved = _moved(operation, [asked, *operands])
     return Zonotope(center, moved.generators, moved.radius)
 
 
@@ -381,11 +393,13 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
 def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zonotope) -> Zonotope:
     parts = norm(forward.symbols, operation, x)
     weight, bias = operation.weight, getattr(operation, "bias", None)
-    made = parts if weight is None else scaled(parts, weight)
-    made = made if bias is None else forward.shifted(made, bias)
+    weighted = parts if weight is None else scaled(parts, weight)
+    weighted = weighted if bias is None else forward.shifted(weighted, bias)
     if operation.axes != (x.center.ndim - 1,):
-        return made
-    return Normalised(made.center, made.generators, made.radius, parts.y, parts.scale, weight, bias)
+        return weighted
+    return Normalised(
+        weighted.center, weighted.generators, weighted.radius, parts.y, parts.scale, weight, bias
+    )
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = SHARED | {

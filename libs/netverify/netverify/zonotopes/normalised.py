@@ -49,7 +49,7 @@ class Normalised(Zonotope):
             self.y if self.weight is None else scaled(self.y, self.weight),
             operation.weight.shape[-1] + 1,
         )
-        made = times(linear(y, plain, terms, size), self.scale, first)
+        mapped = times(linear(y, plain, terms, size), self.scale, first)
         # What is added: the norm's own bias, mapped, and the layer's.
         row = (
             None
@@ -60,9 +60,9 @@ class Normalised(Zonotope):
             if bias is None:
                 continue
             added, rounded = (plain(bias), size(bias.abs())) if known else (bias, bias.abs())
-            radius = made.radius + units(terms) * (rounded + made.center.abs()) + TINY
-            made = Zonotope(made.center + added, made.generators, radius)
-        return made if self.mean is None else linear(made, self.mean, made.center.numel())
+            radius = mapped.radius + units(terms) * (rounded + mapped.center.abs()) + TINY
+            mapped = Zonotope(mapped.center + added, mapped.generators, radius)
+        return mapped if self.mean is None else linear(mapped, self.mean, mapped.center.numel())
 
 
 def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Normalised:
@@ -95,16 +95,21 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
     least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
     scale = symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least))
     # 4. The product; no entry of a normalised row is beyond the root of their number.
-    made, most = times(y, scale, symbols.first), sqrt(count) * (1 + units(1))
-    wide = made.spread > most  # what spreads further is known by that alone
-    center, generators = made.center.masked_fill(wide, 0.0), made.generators.masked_fill(wide, 0.0)
-    return Normalised(center, generators, made.radius.masked_fill(wide, most), y, scale, None, None)
+    product, most = times(y, scale, symbols.first), sqrt(count) * (1 + units(1))
+    wide = product.spread > most  # what spreads further is known by that alone
+    center, generators = (
+        product.center.masked_fill(wide, 0.0),
+        product.generators.masked_fill(wide, 0.0),
+    )
+    return Normalised(
+        center, generators, product.radius.masked_fill(wide, most), y, scale, None, None
+    )
 
 
 def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
     """The sum of the squares over axes, which keep one entry."""
     behind = tuple(axis - x.center.ndim for axis in axes)
-    shape = [1 if each in axes else size for each, size in enumerate(x.center.shape)]
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.center.shape)]
 
     # The axes become one, of rows of a matrix: the sum of squares is a row times its transpose.
     def row(z: torch.Tensor) -> torch.Tensor:
@@ -164,12 +169,12 @@ class _Scores:
         # 2. A share is at most 1: with the greatest share on the way all along, the integral is x^2
         # / 2 or x^2 / 6 of it.
         capped = (self.logs + x).clamp(max=0.0).exp() * x * x / whole
-        found = (
+        remainder = (
             torch.minimum(exact, capped).masked_fill(self.masked, 0.0).sum(self.axis, keepdim=True)
         )
         # 3. The shares sum to 1, so that the mean square is at most the greatest square.
         most = x.amax(self.axis, keepdim=True)
-        return torch.minimum(found, most * most / whole) * (1 + units(x.shape[self.axis] + 8))
+        return torch.minimum(remainder, most * most / whole) * (1 + units(x.shape[self.axis] + 8))
 
 
 def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
@@ -207,7 +212,7 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
         shares,
     )
     apart, alone = (
-        beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, zonotope)
+        beyond(zonotope, symbols.first).sum(axis, keepdim=True) for zonotope in (summing, zonotope)
     )
     together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
     return chosen(together, summing, nearer(summing, zonotope, symbols.first))
@@ -245,7 +250,7 @@ def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _
     apart = symbols.promoted(
         Zonotope(
             apart.center,
-            *(each.masked_fill(masked, 0.0) for each in (apart.generators, apart.radius)),
+            *(tensor.masked_fill(masked, 0.0) for tensor in (apart.generators, apart.radius)),
         )
     )
     return replace(scores, apart=apart)

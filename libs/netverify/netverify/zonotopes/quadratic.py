@@ -63,8 +63,8 @@ def times(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
     center, generators = _products(x, y, first, torch.mul)
     # 2. All other products of symbols, by magnitude: their spreads, of first symbols (near) and of
     # all others (far). A square of far symbols lies in [0, both], half as wide.
-    near = [spread_of(each.generators[:first]) for each in (x, y)]
-    far = [spread_of(each.generators[first:]) + each.radius for each in (x, y)]
+    near = [spread_of(factor.generators[:first]) for factor in (x, y)]
+    far = [spread_of(factor.generators[first:]) + factor.radius for factor in (x, y)]
     both = far[0] * far[1]
     if square:  # it is not below 0
         center, both = center + both / 2, both / 2
@@ -82,7 +82,8 @@ def dot(x: Zonotope, y: Zonotope, first: int, *, square: bool = False) -> Zonoto
     # 1. All products of symbols that are not kept, by their spreads: first symbols (near, close) by
     # others (far, apart).
     (near, far), (close, apart) = (
-        (spread_of(each.generators[:first]), spread_of(each.generators[first:])) for each in (x, y)
+        (spread_of(factor.generators[:first]), spread_of(factor.generators[first:]))
+        for factor in (x, y)
     )
     crossed, across = near @ apart, far @ close
     # 2. Where that is not small beside what is linear: bound the products pair by pair, within
@@ -114,7 +115,7 @@ def _products(
     count = max(len(x.generators), len(y.generators), first + products(first))
     generators = with_symbols(multiply(x.generators, y.center), count)
     generators = generators + with_symbols(multiply(x.center, y.generators), count)
-    center, at = multiply(x.center, y.center), first
+    center, column = multiply(x.center, y.center), first
     # 2. Row i of the upper triangle: e_i e_j has the coefficient a_i b_j + a_j b_i. On the diagonal
     # a_i b_i e_i^2 is half of (2 e_i^2 - 1) and half of 1, which goes to the center.
     for i in range(first):
@@ -123,8 +124,8 @@ def _products(
         )
         row[0] /= 4  # twice the square, which is half of its symbol and of 1
         center = center + row[0]
-        generators[at : at + len(row)] += row
-        at += first - i
+        generators[column : column + len(row)] += row
+        column += first - i
     return center, generators
 
 
@@ -150,12 +151,12 @@ def _crossed(near: torch.Tensor, far: torch.Tensor, fast: torch.Tensor) -> torch
         .transpose(0, 1)
         .reshape(-1, len(near) * rows, terms)
     )
-    found = left.new_zeros(len(left), rows, columns)
+    total = left.new_zeros(len(left), rows, columns)
     for some in torch.split(far, max(1, _CHUNK // (left[..., 0].numel() * columns))):
         right = some.expand(-1, *batch, -1, -1).flatten(1, -3).permute(1, 2, 0, 3)
-        made = (left @ right.flatten(2)).reshape(len(left), len(near), rows, len(some), columns)
-        found += made.abs_().sum((1, 3))
-    return found.reshape(*batch, rows, columns) * (1 + units(len(near) * len(far)))
+        products = (left @ right.flatten(2)).reshape(len(left), len(near), rows, len(some), columns)
+        total += products.abs_().sum((1, 3))
+    return total.reshape(*batch, rows, columns) * (1 + units(len(near) * len(far)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +255,12 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
     )
     # What is left of (x)+ at each place where it can be greatest or least.
     zero, least, most = -x.center, low - x.center, high - x.center
-    vertex = [(slope - each) / (-2 * bend.clamp(min=TINY)) for each in (0.0, 1.0)]
+    vertex = [(slope - side) / (-2 * bend.clamp(min=TINY)) for side in (0.0, 1.0)]
     places = least, zero, most, torch.minimum(vertex[0], zero), torch.maximum(vertex[1], zero)
     left = torch.stack(
         [
-            (each - zero).clamp(min=0) - (slope + bend * each) * each
-            for each in (torch.maximum(least, torch.minimum(place, most)) for place in places)
+            (point - zero).clamp(min=0) - (slope + bend * point) * point
+            for point in (torch.maximum(least, torch.minimum(place, most)) for place in places)
         ]
     )
     below, above = left.amin(0), left.amax(0)
@@ -309,9 +310,9 @@ def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Te
     # Three quarters of the chord: for a cubic, the line from which it is nowhere far.
     line = 0.75 * (left(high) - left(low)) / (high - low).clamp(min=TINY)
 
-    def tangent(at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        by = sign * (slope(at) - steep - 2 * bend * (at - center)) - line
-        return left(at) - line * (at - center) + by * (x - at)
+    def tangent(point: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        steepness = sign * (slope(point) - steep - 2 * bend * (point - center)) - line
+        return left(point) - line * (point - center) + steepness * (x - point)
 
     # 2. Less the line, it is concave left of the center and convex right of it. So its least value
     # is one at an end of the left side, or what a tangent of the right side has at that side's

@@ -83,11 +83,11 @@ class Zonotope:
 
 def spread_of(generators: torch.Tensor) -> torch.Tensor:
     """How far they reach together, rounded up."""
-    found = generators.new_zeros(generators.shape[1:])
+    spread = generators.new_zeros(generators.shape[1:])
     # a copy of all of them would take most of the time
     for some in torch.split(generators, _CHUNK):
-        found += some.abs().sum(0)
-    return found * (1 + units(len(generators)))
+        spread += some.abs().sum(0)
+    return spread * (1 + units(len(generators)))
 
 
 class Symbols:
@@ -135,8 +135,10 @@ class Symbols:
         count = radius.numel()
         if self._count + count > self._limit:
             return replace(x, radius=x.radius + radius)
-        made = torch.diag(radius.flatten()).reshape(-1, *radius.shape).expand(-1, *x.center.shape)
-        generators = torch.cat([with_symbols(x.generators, self._count), made])
+        symbols = (
+            torch.diag(radius.flatten()).reshape(-1, *radius.shape).expand(-1, *x.center.shape)
+        )
+        generators = torch.cat([with_symbols(x.generators, self._count), symbols])
         self._count += count
         return Zonotope(x.center, generators, x.radius)
 
@@ -205,8 +207,8 @@ def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -
     widest = torch.maximum(spread * low, spread * high)
     size = steep.abs() * x.size.flatten() + lines.constant.abs() + lines.loss + widest.abs()
     slope, constant, apart = (
-        each.reshape(shape)
-        for each in (steep, lines.constant, lines.loss + widest + units(8) * size + TINY)
+        part.reshape(shape)
+        for part in (steep, lines.constant, lines.loss + widest + units(8) * size + TINY)
     )
     return Zonotope(
         slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart
