@@ -55,8 +55,9 @@ class _Attention(nn.MultiheadAttention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         parts = self._projected(query, key, value)
         queries, keys, values = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts
-        )  # type: ignore[no-untyped-call]
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+            for part in parts
+        )
         mask = None if attn_mask is None else _added(attn_mask, queries)
         if mask is not None and mask.ndim == 3:  # (batch x heads, positions, positions)
             mask = mask.unflatten(0, (-1, self.num_heads))  # type: ignore[no-untyped-call]
