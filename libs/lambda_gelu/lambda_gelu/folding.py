@@ -92,11 +92,11 @@ def scaled_parameters(
     before: Any, bias: Any, *behind: Any, dimension: int = 0, inputs: int = 1
 ) -> list[Scaled]:
     """What folding scales: weight and bias of the layer before, and the weights behind."""
-    made = [
+    tensors = [
         Scaled(before, dimension, False),
         *([Scaled(bias, 0, False)] if bias is not None else []),
     ]
-    return [*made, *(Scaled(weight, inputs, True) for weight in behind)]
+    return [*tensors, *(Scaled(weight, inputs, True) for weight in behind)]
 
 
 class Dataflow(TorchFunctionMode):
@@ -184,7 +184,9 @@ def neighbours(
     uses = [step for step in flow.steps if step.activation is layer]
     if len(uses) != 1 or flow.calls[id(layer)] != 1:
         return []
-    tied = Counter(id(each) for _, each in network.named_parameters(remove_duplicate=False))
+    tied = Counter(
+        id(parameter) for _, parameter in network.named_parameters(remove_duplicate=False)
+    )
     search = _Search(flow, tied, per_channel=bool(layer.hardness.ndim))
     before = search.before(uses[0].args[0])
     behind = search.behind(uses[0].result)
@@ -201,13 +203,13 @@ class _Search:
     tied: Counter[int]
     per_channel: bool
 
-    def before(self, x: torch.Tensor) -> list[Scaled]:
-        """Weight and bias of the affine function that makes x; empty if it is none."""
-        step = self.flow.maker.get(id(x))
-        if step is None or len(self.flow.takers[id(x)]) != 1 or step.result is not x:
+    def before(self, operand: torch.Tensor) -> list[Scaled]:
+        """Weight and bias of the affine function that makes the operand; empty if it is none."""
+        step = self.flow.maker.get(id(operand))
+        if step is None or len(self.flow.takers[id(operand)]) != 1 or step.result is not operand:
             return []
         if step.name in _BEFORE:
-            return self._affine(step, x)
+            return self._affine(step, operand)
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR)
         return (
             self.before(step.args[0])
@@ -215,13 +217,13 @@ class _Search:
             else []
         )
 
-    def _affine(self, step: Step, x: torch.Tensor) -> list[Scaled]:
+    def _affine(self, step: Step, operand: torch.Tensor) -> list[Scaled]:
         _, weight_at, bias_at, dimension = _BEFORE[step.name]
         product = step.name == "addmm"
         # lambda per channel scales dimension 1 of x. The outputs of a linear layer, and what a
         # LayerNorm scales, are the last dimension, which is that one in two dimensions alone.
         if self.per_channel and (
-            step.name == "layer_norm" or (step.name in ("linear", "addmm") and x.ndim != 2)
+            step.name == "layer_norm" or (step.name in ("linear", "addmm") and operand.ndim != 2)
         ):
             return []
         weight = step.argument(weight_at, "mat2" if product else "weight")
@@ -235,49 +237,50 @@ class _Search:
             return []
         return scaled_parameters(weight, bias, dimension=dimension)
 
-    def behind(self, y: torch.Tensor) -> list[Scaled]:
-        """The weights of all affine functions that take y; empty if anything else takes it."""
-        found: list[Scaled] = []
-        for step in self.flow.takers[id(y)]:
-            made = self._through(step, y)
-            if not made:
+    def behind(self, output: torch.Tensor) -> list[Scaled]:
+        """The weights of all affine functions that take the output; empty if
+        anything else takes it."""
+        scaled: list[Scaled] = []
+        for step in self.flow.takers[id(output)]:
+            through = self._through(step, output)
+            if not through:
                 return []
-            found += made
-        return found
+            scaled += through
+        return scaled
 
-    def _through(self, step: Step, y: torch.Tensor) -> list[Scaled]:
+    def _through(self, step: Step, output: torch.Tensor) -> list[Scaled]:
         # Two arguments that are y, as in y * y, would scale the result by lambda squared.
-        if sum(tree_leaf is y for tree_leaf in tree_leaves((step.args, step.kwargs))) != 1:
+        if sum(tree_leaf is output for tree_leaf in tree_leaves((step.args, step.kwargs))) != 1:
             return []
         # An affine layer that takes y ends the search: its weight is divided by lambda.
         if step.name in _BEHIND:
-            return self._weight(step, y)
+            return self._weight(step, output)
         # Else lambda may pass through what commutes with a scaling, and the search goes on
         # behind.
-        first = bool(step.args) and step.args[0] is y
+        first = bool(step.args) and step.args[0] is output
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR) and first
         # Channel i of a product is to be that of y times something; for one lambda every product
         # serves.
         alike = not self.per_channel or (
-            isinstance(step.result, torch.Tensor) and step.result.shape == y.shape
+            isinstance(step.result, torch.Tensor) and step.result.shape == output.shape
         )
         if not passing and not (step.name in ("mul", "__mul__", "__rmul__") and alike):
             return []
         return (
             self.behind(step.result)
-            if isinstance(step.result, torch.Tensor) and step.result is not y
+            if isinstance(step.result, torch.Tensor) and step.result is not output
             else []
         )
 
-    def _weight(self, step: Step, y: torch.Tensor) -> list[Scaled]:
-        at = _BEFORE[step.name][0]
+    def _weight(self, step: Step, output: torch.Tensor) -> list[Scaled]:
+        axis = _BEFORE[step.name][0]
         weight = step.argument(_BEFORE[step.name][1], "weight" if step.name != "addmm" else "mat2")
-        if len(step.args) <= at or step.args[at] is not y or not self._is_free(weight):
+        if len(step.args) <= axis or step.args[axis] is not output or not self._is_free(weight):
             return []
         if self.per_channel:
-            if step.name in ("linear", "addmm") and y.ndim != 2:
+            if step.name in ("linear", "addmm") and output.ndim != 2:
                 return []
-            if step.name.startswith("conv") and weight.shape[1] != y.shape[1]:  # groups
+            if step.name.startswith("conv") and weight.shape[1] != output.shape[1]:  # groups
                 return []
         if step.name == "addmm" and step.kwargs:
             return []
@@ -300,7 +303,7 @@ def copies_agree(
     A network that does not run in float64 cannot be compared so closely: then the answer is no.
     """
     # In float64 only an exact fold agrees to 1e-9; the same seed lets random operators agree too.
-    named = {name: _double(each) for name, each in kwargs.items()}
+    named = {name: _double(tensor) for name, tensor in kwargs.items()}
     outputs = []
     for module in (first, second):
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -321,9 +324,11 @@ def copies_agree(
 def _double(value: Any) -> Any:
     """The argument in float64; of a batch that is a tuple or a mapping each part."""
 
-    def one(each: Any) -> Any:
+    def one(tensor: Any) -> Any:
         return (
-            each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+            tensor.double()
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+            else tensor
         )
 
     return tree_map(one, value)
@@ -370,7 +375,7 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     args, kwargs = as_call(example)
     # One activation at a time, in the network as folded so far: each fold changes weights that
     # the next may scale again.
-    for path in [path for path, each in folded.named_modules() if isinstance(each, Hardenable)]:
+    for path in [path for path, layer in folded.named_modules() if isinstance(layer, Hardenable)]:
         activation = folded.get_submodule(path)
         scaled = (
             neighbours(folded, activation, args, kwargs)
@@ -393,7 +398,7 @@ def _folded_exactly(
     exact = copy.deepcopy(network, memo)
     # In place: the copied parameters stay the same objects.
     exact.double()
-    copied = [Scaled(memo[id(each.parameter)], each.dimension, each.divide) for each in scaled]
+    copied = [Scaled(memo[id(part.parameter)], part.dimension, part.divide) for part in scaled]
     return exact, _folded(exact, path, copied)
 
 
@@ -404,7 +409,7 @@ def _folded(network: nn.Module, path: str, scaled: list[Scaled]) -> nn.Module:
     if not isinstance(layer, Hardenable):
         raise TypeError(f"{path} is no Hardenable")
     _apply(
-        layer, [Scaled(memo[id(each.parameter)], each.dimension, each.divide) for each in scaled]
+        layer, [Scaled(memo[id(part.parameter)], part.dimension, part.divide) for part in scaled]
     )
     return substitute(candidate, {id(layer): _plain(layer)})
 
@@ -412,13 +417,13 @@ def _folded(network: nn.Module, path: str, scaled: list[Scaled]) -> nn.Module:
 @torch.no_grad()
 def _apply(layer: Hardenable, scaled: list[Scaled]) -> None:
     hardness = layer.hardness.double()
-    for each in scaled:
-        shape = [1] * each.parameter.ndim
+    for part in scaled:
+        shape = [1] * part.parameter.ndim
         if hardness.ndim:
-            shape[each.dimension] = -1
+            shape[part.dimension] = -1
         factor = hardness.reshape(shape) if hardness.ndim else hardness
-        exact = each.parameter.double()
-        each.parameter.copy_(exact / factor if each.divide else exact * factor)
+        exact = part.parameter.double()
+        part.parameter.copy_(exact / factor if part.divide else exact * factor)
 
 
 def _plain(layer: Hardenable) -> nn.Module:
@@ -429,7 +434,7 @@ def _plain(layer: Hardenable) -> nn.Module:
             " its row"
         )
     row = next(
-        each for each in known() if each.value is recognised.traits.value and not each.parameters
+        row for row in known() if row.value is recognised.traits.value and not row.parameters
     )
     return row.make(1).eval()
 
@@ -440,11 +445,13 @@ def _by_structure(network: nn.Module) -> Iterator[tuple[Hardenable, list[Scaled]
     """
     # A module or a parameter that stands at two places has other neighbours there.
     places = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
-    tied = Counter(id(each) for _, each in network.named_parameters(remove_duplicate=False))
+    tied = Counter(
+        id(parameter) for _, parameter in network.named_parameters(remove_duplicate=False)
+    )
     for parent in list(network.modules()):
         for layer, before, behind in _neighbours(parent):
             parameters = [*before.parameters(), *behind.parameters()]
-            alone = all(places[id(each)] == 1 for each in (layer, before, behind))
+            alone = all(places[id(layer_here)] == 1 for layer_here in (layer, before, behind))
             if (
                 alone
                 and all(tied[id(parameter)] == 1 for parameter in parameters)

@@ -66,7 +66,7 @@ def redirect_calls(
     # of that module.
     for path, calls in _calls_by_module(calls_of_run(network, args, kwargs, names)).items():
         owner = network.get_submodule(path)
-        made = [make(call) for call in calls]
+        modules = [make(call) for call in calls]
         # A forward that is an attribute of the instance hides the one of any class, so that the
         # subclass below would never be called.
         if "forward" in vars(owner):
@@ -77,7 +77,7 @@ def redirect_calls(
             )
         # 2. Add a child for each call, and give the module a subclass whose forward sends the
         # n-th call to the n-th child.
-        children = ["" if each is None else _adopt(owner, each) for each in made]
+        children = ["" if module is None else _adopt(owner, module) for module in modules]
         if any(children):
             # in the order of the calls: the function, and the child that computes it ("": the
             # function itself does)
@@ -125,14 +125,14 @@ def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
         passes[call.path][call.forward].append(call)
     # 2. A forward may end early, as by a condition, but what it calls must begin as the longest
     # does: the n-th call has one child.
-    longest = {path: max(each.values(), key=len) for path, each in passes.items()}
+    longest = {path: max(calls.values(), key=len) for path, calls in passes.items()}
     for path, each in passes.items():
         expected = [_kind(call) for call in longest[path]]
-        for made in each.values():
-            if [_kind(call) for call in made] != expected[: len(made)]:
+        for of_pass in each.values():
+            if [_kind(call) for call in of_pass] != expected[: len(of_pass)]:
                 raise ValueError(
                     f"{path or 'the network'}: its passes call different activations,"
-                    f" {[name for name, *_ in expected]} and {[call.function for call in made]};"
+                    f" {[name for name, *_ in expected]} and {[call.function for call in of_pass]};"
                     " use modules such as nn.GELU there"
                 )
     return longest
@@ -144,10 +144,10 @@ def _kind(call: Call) -> tuple[str, Recognised | None, str]:
         return call.function, call.recognised, ""
     # A tensor's repr rounds and leaves out; a subclass may have no numbers.
     plain = (torch.Tensor, nn.Parameter)
-    given = tree_map(
-        lambda each: each.tolist() if type(each) in plain else each, (call.args, call.kwargs)
+    arguments = tree_map(
+        lambda value: value.tolist() if type(value) in plain else value, (call.args, call.kwargs)
     )
-    return call.function, None, repr(given)
+    return call.function, None, repr(arguments)
 
 
 def _adopt(owner: nn.Module, activation: nn.Module) -> str:
@@ -182,11 +182,11 @@ class _Redirect(TorchFunctionMode):
         child = self._next(name)
         if not child:
             return func(*args, **kwargs)
-        x = args[0] if args else kwargs["input"]
+        operand = args[0] if args else kwargs["input"]
         in_place = is_in_place(func, kwargs)
         # The child's backward pass needs x as it was.
-        y = getattr(self._owner, child)(x.clone() if in_place else x)
-        return x.copy_(y) if in_place else y
+        output = getattr(self._owner, child)(operand.clone() if in_place else operand)
+        return operand.copy_(output) if in_place else output
 
     def _is_own(self) -> bool:
         if self._paths is None:
@@ -229,14 +229,14 @@ def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
         return (_revive, (original,), *state)
 
     same = {"__module__": original.__module__, "__doc__": original.__doc__}
-    made = type(
+    redirecting = type(
         original.__name__,
         (original,),
         {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same},
     )
-    return _REDIRECTING.setdefault(original, made)
+    return _REDIRECTING.setdefault(original, redirecting)
 
 
 def _revive(original: type[nn.Module]) -> nn.Module:
-    made = _redirecting(original)
-    return made.__new__(made)
+    redirecting = _redirecting(original)
+    return redirecting.__new__(redirecting)

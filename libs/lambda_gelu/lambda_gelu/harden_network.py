@@ -36,7 +36,7 @@ def hardenable_form(name: str) -> str:
     """
     row: Activation = load(name, *ACTIVATIONS).target
     if not row.hardened_by:
-        known = ", ".join(sorted(each.name for each in known_rows() if each.hardened_by))
+        known = ", ".join(sorted(row.name for row in known_rows() if row.hardened_by))
         raise ValueError(
             f"activation {name!r} has no form with a learnable hardness; those with one: {known}"
         )
@@ -114,19 +114,22 @@ def harden(
     before = _attributes(prepared)
     adopt(prepared)
     replacement = {
-        id(found.module): _hardenable(found, prepared, hardness)
-        for found in census(prepared)
-        if found.traits.hardened_by not in ("", found.traits.name)
+        id(activation.module): _hardenable(activation, prepared, hardness)
+        for activation in census(prepared)
+        if activation.traits.hardened_by not in ("", activation.traits.name)
         # Not an ELU with a slope of its own, say, which the form with a lambda would not keep.
-        and (found.traits.row_of is None or found.traits.row_of(found.module) is found.traits)
-        and not stays(found.module)
+        and (
+            activation.traits.row_of is None
+            or activation.traits.row_of(activation.module) is activation.traits
+        )
+        and not stays(activation.module)
     }
     if in_place and id(prepared) in replacement:
         raise ValueError(
             f"{type(module).__name__} is itself the activation: use in_place=False, or wrap it"
         )
     # The old modules by their ids, which step 3 puts back.
-    present = {id(each): each for each in prepared.modules() if id(each) in replacement}
+    present = {id(layer): layer for layer in prepared.modules() if id(layer) in replacement}
     prepared = substitute(prepared, replacement)
     settle_transformers(prepared)
     # 3. Check the options against the layers that there are now; where they do not fit, undo step
@@ -134,7 +137,7 @@ def harden(
     try:
         return Hardening(prepared, start, target, schedule, learn, order, steps)
     except ValueError:
-        substitute(prepared, {id(replacement[old]): each for old, each in present.items()})
+        substitute(prepared, {id(replacement[old]): layer for old, layer in present.items()})
         settle_transformers(prepared)
         for owner, name, value in before:
             owner._modules.pop(name, None)
@@ -146,24 +149,24 @@ def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:
     """Owner, name and value of what `adopt` and `settle_transformers` may change besides child
     modules.
     """
-    told = ("activation_relu_or_gelu", "use_nested_tensor")
+    flags = ("activation_relu_or_gelu", "use_nested_tensor")
     owned = [
         (owner, name, value) for owner in network.modules() for name, value in vars(owner).items()
     ]
     return [
-        each
-        for each in owned
-        if each[1] in told or function_name(getattr(each[2], "func", each[2]))
+        attribute
+        for attribute in owned
+        if attribute[1] in flags or function_name(getattr(attribute[2], "func", attribute[2]))
     ]
 
 
-def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
+def _hardenable(activation: Found, network: nn.Module, hardness: float) -> nn.Module:
     """The activation's hardenable form, where the network's parameters are and as precise as
     they.
     """
-    module: nn.Module = load(found.traits.hardened_by, *ACTIVATIONS).target.make(0)
+    module: nn.Module = load(activation.traits.hardened_by, *ACTIVATIONS).target.make(0)
     if not isinstance(module, Hardenable):
-        raise TypeError(f"the activation {found.traits.hardened_by!r} must make a Hardenable")
+        raise TypeError(f"the activation {activation.traits.hardened_by!r} must make a Hardenable")
     made_like(network, module)
-    module.set_hardness(max(hardness, found.traits.hardened_at))
-    return module.train(found.module.training)
+    module.set_hardness(max(hardness, activation.traits.hardened_at))
+    return module.train(activation.module.training)

@@ -117,13 +117,15 @@ class Hardening:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         self._schedule = schedule_named(self.schedule)
-        found = {
-            path: each for path, each in self.module.named_modules() if isinstance(each, Hardenable)
+        layers = {
+            path: layer
+            for path, layer in self.module.named_modules()
+            if isinstance(layer, Hardenable)
         }
         # Each layer has a target of its own, and a span of progress in which it gets there.
-        targets = _targets(self.target, list(found))
-        spans = windows(len(found), self.order, self.start)
-        if not found:
+        targets = _targets(self.target, list(layers))
+        spans = windows(len(layers), self.order, self.start)
+        if not layers:
             raise ValueError(
                 "nothing to harden: no activation with a learnable hardness in"
                 f" {type(self.module).__name__}; call harden(module), which puts them in for GELU"
@@ -131,8 +133,8 @@ class Hardening:
                 " example=inputs)"
             )
         self._layers = [
-            _Layer(path or type(each).__name__, each, targets[path], *span)
-            for (path, each), span in zip(found.items(), spans, strict=True)
+            _Layer(path or type(layer).__name__, layer, targets[path], *span)
+            for (path, layer), span in zip(layers.items(), spans, strict=True)
         ]
 
     @property
@@ -262,16 +264,16 @@ class Hardening:
         from lambda_gelu.swapping import expose
 
         hardened = {
-            path for path, each in self.module.named_modules() if isinstance(each, Hardenable)
+            path for path, layer in self.module.named_modules() if isinstance(layer, Hardenable)
         }
-        found = census(expose(self.module))
+        activations = census(expose(self.module))
         return [
-            f"{each.traits.name} at {each.path}"
-            for each in found
-            if each.traits.swaps
-            and each.traits.name != RELU.name
-            and each.path not in hardened
-            and not stays(each.module)
+            f"{activation.traits.name} at {activation.path}"
+            for activation in activations
+            if activation.traits.swaps
+            and activation.traits.name != RELU.name
+            and activation.path not in hardened
+            and not stays(activation.module)
         ]
 
     def state_dict(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def parameter_groups(
         raise ValueError(f"weight_decay must be >= 0 and finite, got {weight_decay}")
     # validates before any module
     hardness_rate(1.0, learning_rate=learning_rate, optimizer=optimizer, step=step)
-    raw = {id(each.s): each for each in module.modules() if isinstance(each, Hardenable)}
+    raw = {id(layer.s): layer for layer in module.modules() if isinstance(layer, Hardenable)}
     # By their types alone: what is known by its values has no parameters.
     rows = [
         (layer, row)
@@ -111,7 +111,8 @@ def parameter_groups(
         if parameter.requires_grad and id(parameter) not in raw
     ]
     others, learnt = (
-        [each for each in taught if (id(each) in shapes) is own] for own in (False, True)
+        [parameter for parameter in taught if (id(parameter) in shapes) is is_shape]
+        for is_shape in (False, True)
     )
     by_temperature: dict[float, list[nn.Parameter]] = {}
     for layer in raw.values():

@@ -97,21 +97,21 @@ def load(name: str, *groups: str) -> Plugin:
     Raises:
         PluginError: there is none of that name, it is broken, or two distributions claim the name.
     """
-    found = [entry for entry in entries(*groups) if entry.name == name]
+    matching = [entry for entry in entries(*groups) if entry.name == name]
     kind = groups[0].rpartition(".")[2].removesuffix("s")
-    if not found:
+    if not matching:
         known = [entry.name for entry in entries(*groups)]
         raise PluginError(f"unknown {kind} {name!r}{did_you_mean(name, known)}")
     # A name that two distributions claim must not depend on which is found first.
-    if len(found) > 1:
+    if len(matching) > 1:
         claimants = ", ".join(
-            sorted(entry.dist.name if entry.dist else entry.value for entry in found)
+            sorted(entry.dist.name if entry.dist else entry.value for entry in matching)
         )
         raise PluginError(
             f"{kind} {name!r} is registered by more than one distribution: {claimants};"
             " uninstall one"
         )
-    plugin = _load(found[0])
+    plugin = _load(matching[0])
     if plugin.error:
         raise PluginError(f"{kind} {name!r} of {plugin.origin} {plugin.version} is {plugin.error}")
     return plugin

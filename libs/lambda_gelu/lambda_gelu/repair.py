@@ -260,9 +260,9 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
     """
     recalibrated = copy.deepcopy(module).eval()
     layers = {
-        path: each
-        for path, each in recalibrated.named_modules()
-        if isinstance(each, _BATCH_NORM) and each.track_running_stats
+        path: layer
+        for path, layer in recalibrated.named_modules()
+        if isinstance(layer, _BATCH_NORM) and layer.track_running_stats
     }
     if not layers:
         raise ValueError(

@@ -42,21 +42,23 @@ def rewrite_formulas(
     """
     # 1. Export with a numbered operator in place of each known activation, which the export keeps
     # as one node; traced through, the modules would be formulas too.
-    given = duplicate(network)
-    known = {path: module for path, module in given.named_modules() if identify(module) is not None}
+    original = duplicate(network)
+    known = {
+        path: module for path, module in original.named_modules() if identify(module) is not None
+    }
     marks: dict[int, nn.Module] = {
         id(module): _Mark(index) for index, module in enumerate(known.values())
     }
-    graph = _export(substitute(given, marks), args, kwargs, type(network).__name__)
+    graph = _export(substitute(original, marks), args, kwargs, type(network).__name__)
     _unmark(graph, dict(enumerate(known.items())))
     # 2. Find the formulas, and put a module in place of each.
-    found = _formulas(graph)
-    if not found:
+    formulas = _formulas(graph)
+    if not formulas:
         raise ValueError(
             f"{type(network).__name__}: no activation written by hand found in the graph of"
             " torch.export that can be replaced; one that overwrites its own input in place cannot"
         )
-    for index, (recognised, nodes, root) in enumerate(found):
+    for index, (recognised, nodes, root) in enumerate(formulas):
         _replace(graph, nodes, root, f"formula_{index}", make(recognised))
     # 3. Drop the operators that nobody reads any more, and compare the outputs with the network's
     # on the example: what was matched by values is checked by values.
@@ -84,7 +86,7 @@ def _export(
         return {0: Dim.AUTO} if isinstance(value, torch.Tensor) and value.ndim else None
 
     shapes: Any = (
-        tuple(map(batch, args)) if args else {name: batch(each) for name, each in kwargs.items()}
+        tuple(map(batch, args)) if args else {name: batch(value) for name, value in kwargs.items()}
     )
     if args and kwargs:
         shapes = None
@@ -160,17 +162,17 @@ def _formulas(graph: fx.GraphModule) -> list[tuple[Recognised, list[fx.Node], fx
         node_of[id(expressions[node])] = node
     # 2. Translate the formulas that were recognised back to nodes, from the last to the first.
     known = []
-    for found in formulas:
-        if found.recognised is not None and found.root is not None:
-            inside, root = interior(found.expression, found.root), node_of[id(found.root)]
-            before, after = root.meta.get("val"), found.place.meta.get("val")
+    for formula in formulas:
+        if formula.recognised is not None and formula.root is not None:
+            inside, root = interior(formula.expression, formula.root), node_of[id(formula.root)]
+            before, after = root.meta.get("val"), formula.place.meta.get("val")
             # An activation can stand where the shape of its input is kept.
             if (
                 isinstance(before, torch.Tensor)
                 and isinstance(after, torch.Tensor)
                 and before.shape == after.shape
             ):
-                known.append((found.recognised, [node_of[id(each)] for each in inside], root))
+                known.append((formula.recognised, [node_of[id(node)] for node in inside], root))
     return known
 
 
@@ -210,12 +212,12 @@ def _replace(
     last = nodes[0]
     before, after = root.meta["val"].dtype, last.meta["val"].dtype
     with graph.graph.inserting_before(last):
-        x = (
+        operand = (
             root
             if before == after
             else graph.graph.call_function(torch.ops.aten.to.dtype, (root, after))
         )
-        call = graph.graph.call_module(name, (x,))
+        call = graph.graph.call_module(name, (operand,))
     call.meta = dict(last.meta)
     last.replace_all_uses_with(call)
     # From the last node on, because a node can be erased only after those that read it.
@@ -242,24 +244,26 @@ def modes_in(network: nn.Module) -> dict[str, bool]:
     train() and eval() do not reach them. Empty for all other networks, and for dropout that drops
     nothing.
     """
-    found: dict[str, bool] = {}
+    modes: dict[str, bool] = {}
     nodes = network.graph.nodes if isinstance(network, fx.GraphModule) else ()
     # Aten operators name their mode by an argument, mostly one given by position.
     for node in nodes:
         if isinstance(node.target, torch._ops.OpOverload):
-            given = dict(
+            defaults = dict(
                 zip(
                     [argument.name for argument in node.target._schema.arguments],
                     node.args,
                     strict=False,
                 )
             )
-            given |= node.kwargs
-            trains = bool(given.get("train") or given.get("training") or given.get("dropout_p"))
-            drops_nothing = 0 in (given.get("p"), given.get("dropout"))
-            if (trains or given.keys() & {"train", "training"}) and not drops_nothing:
-                found[operator_name(node.target)] = trains
-    return found
+            defaults |= node.kwargs
+            trains = bool(
+                defaults.get("train") or defaults.get("training") or defaults.get("dropout_p")
+            )
+            drops_nothing = 0 in (defaults.get("p"), defaults.get("dropout"))
+            if (trains or defaults.keys() & {"train", "training"}) and not drops_nothing:
+                modes[operator_name(node.target)] = trains
+    return modes
 
 
 def _compare(
@@ -272,9 +276,9 @@ def _compare(
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             outputs.append(tree_leaves(duplicate(module)(*args, **kwargs)))
-    for expected, made in zip(*outputs, strict=True):
+    for expected, output in zip(*outputs, strict=True):
         if isinstance(expected, torch.Tensor) and expected.is_floating_point():
-            distance, size = float((made - expected).abs().max()), float(expected.abs().max())
+            distance, size = float((output - expected).abs().max()), float(expected.abs().max())
             if not distance <= _CLOSENESS * max(size, 1.0):
                 raise ValueError(
                     f"{type(network).__name__}: the rewritten graph's outputs are off by"

@@ -61,9 +61,9 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
     # are attributes: both can be found without a run.
     exposed = duplicate(module)
     fixed = {
-        id(each): made_like(exposed, _make(found))
-        for each in exposed.modules()
-        if not stays(each) and (found := identify(each)) is not None and found.hardness != 1
+        id(layer): made_like(exposed, _make(traits))
+        for layer in exposed.modules()
+        if not stays(layer) and (traits := identify(layer)) is not None and traits.hardness != 1
     }
     exposed = substitute(exposed, fixed)
     adopt(exposed)
@@ -91,7 +91,7 @@ def adopt(network: nn.Module) -> None:
     """Make modules, in place, of the activations that are functions and attributes of a module
     of `network`.
     """
-    adopt_functions(network, lambda found: made_like(network, _make(found)))
+    adopt_functions(network, lambda activation: made_like(network, _make(activation)))
 
 
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
@@ -152,16 +152,20 @@ def swap(
     # tanh outside of x g(x) is mostly no activation.
     every = [use for use in census(exposed, gates=rows is not None) if not stays(use.module)]
     if rows is None:
-        found = [each for each in every if each.traits.swaps and not each.traits.gate]
+        chosen = [
+            activation
+            for activation in every
+            if activation.traits.swaps and not activation.traits.gate
+        ]
     else:
-        found = [each for each in every if each.traits.name in rows]
-    if not found:
+        chosen = [activation for activation in every if activation.traits.name in rows]
+    if not chosen:
         raise ValueError(_nothing_found(module, example))
     # 3. Replace it, but for what the caller keeps.
     put = {
-        id(each.module): made_like(exposed, _put(to, each.module))
-        for each in found
-        if not is_in(each.path, keep)
+        id(activation.module): made_like(exposed, _put(to, activation.module))
+        for activation in chosen
+        if not is_in(activation.path, keep)
     }
     swapped = substitute(exposed, put).eval()
     # 4. Show that nothing is left: by the operators of a run where there is an example, and else by
@@ -223,24 +227,24 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
     # hooks, which tell the modules whose forward is called. A module that is never called proves
     # nothing.
     args, kwargs = as_call(example)
-    own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
+    paths = {each.path for each in census(module, gates=True) if each.traits.name == activation}
     executed = _executed(module, args, kwargs)
     reached, watched = set[str](), duplicate(module).eval()
-    for path, each in watched.named_modules():
-        each.register_forward_pre_hook(lambda *_, path=path: reached.add(path))
+    for path, layer in watched.named_modules():
+        layer.register_forward_pre_hook(lambda *_, path=path: reached.add(path))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         watched(*args, **kwargs)
     # 2. What is executed elsewhere than in these modules, and is another activation.
     others = [
         use
         for use in executed
-        if _is_left(use, activation) and not is_in(use.path, {*own, *staying(module)})
+        if _is_left(use, activation) and not is_in(use.path, {*paths, *staying(module)})
     ]
     # 3. Where the activation is executed: as a function, as operators, or as a module.
     places = {
         use.path for use in executed if use.function == activation or _computes(use, activation)
     }
-    places |= own & reached
+    places |= paths & reached
     if others or not places:
         said = "; ".join(sorted({_where(use) for use in others})) or "no activation like it"
         raise ValueError(
@@ -255,11 +259,11 @@ def _executed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
 
 
-def _matching(module: nn.Module, to: Activation) -> list[str]:
-    """Where `to` is: what a module of a third party computes it by is inside, and no activation
+def _matching(module: nn.Module, target: Activation) -> list[str]:
+    """Where `target` is: what a module of a third party computes it by is inside, and no activation
     that was left.
     """
-    return [path for path, each in module.named_modules() if to.matches(each)]
+    return [path for path, layer in module.named_modules() if target.matches(layer)]
 
 
 def _computes(use: Use, name: str) -> bool:
@@ -280,26 +284,26 @@ def is_in(path: str, places: Collection[str]) -> bool:
     return any(path == place or path.startswith(f"{place}.") for place in places)
 
 
-def _put(to: Activation, activation: nn.Module) -> nn.Module:
+def _put(target: Activation, activation: nn.Module) -> nn.Module:
     """In place where the activation is: a forward may rely on that, and drop what is returned."""
-    made = to.make(1)
+    replacement = target.make(1)
     if getattr(activation, "inplace", False):
-        if not hasattr(made, "inplace"):
+        if not hasattr(replacement, "inplace"):
             raise ValueError(
-                f"{type(activation).__name__} works in place, which {to.name} cannot; set"
+                f"{type(activation).__name__} works in place, which {target.name} cannot; set"
                 " inplace=False"
             )
-        vars(made)["inplace"] = True
-    return made
+        vars(replacement)["inplace"] = True
+    return replacement
 
 
 def _of_type(
     network: nn.Module, types: tuple[type[nn.Module], ...], keep: Collection[str]
 ) -> list[str]:
     return [
-        f"{type(each).__name__} at {path or '(the network itself)'}"
-        for path, each in network.named_modules()
-        if isinstance(each, types) and not is_in(path, keep)
+        f"{type(layer).__name__} at {path or '(the network itself)'}"
+        for path, layer in network.named_modules()
+        if isinstance(layer, types) and not is_in(path, keep)
     ]
 
 
@@ -309,10 +313,10 @@ def _make(recognised: Recognised) -> nn.Module:
     if recognised.hardness == 1:
         return traits.make(1)
     for row in known():
-        made = row.make(1) if row.value is traits.value and row.parameters == ("s",) else None
-        if isinstance(made, Hardenable):
-            made.set_hardness(recognised.hardness)
-            return made.requires_grad_(False)
+        module = row.make(1) if row.value is traits.value and row.parameters == ("s",) else None
+        if isinstance(module, Hardenable):
+            module.set_hardness(recognised.hardness)
+            return module.requires_grad_(False)
     raise ValueError(
         f"no module computes {traits.name} at the fixed hardness {recognised.hardness:.6g}"
     )
@@ -364,14 +368,14 @@ def build_executing(
     # dropped, or never became a child, has no path.
     network = build(noted)
     settle_transformers(network)
-    found = [path for path, each in network.named_modules() if _MARK in vars(each)]
+    marked = [path for path, layer in network.named_modules() if _MARK in vars(layer)]
     for each in [*modules, *network.modules()]:
         vars(each).pop(_MARK, None)
     # 2. Run it: an activation that is a child and is never called would be measured as if it were
     # used.
     executing = places_of(network, activation, example)
-    idle = [path for path in found if not any(is_in(place, [path]) for place in executing)]
-    if idle or not found:
+    idle = [path for path in marked if not any(is_in(place, [path]) for place in executing)]
+    if idle or not marked:
         said = (
             f"never calls the one at {', '.join(idle)}"
             if idle

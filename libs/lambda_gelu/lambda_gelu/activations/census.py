@@ -32,7 +32,7 @@ def identify(module: nn.Module, *, gates: bool = False) -> Recognised | None:
     The hardness is the fixed one of such a module (x sigmoid(3 x) is SiLU at 3); one that is learnt
     is not told here, see `Activation.hardness`.
     """
-    traits = next((each for each in known() if each.matches(module)), None)
+    traits = next((row for row in known() if row.matches(module)), None)
     if traits is None:
         return recognise_module(module)
     return Recognised(traits) if gates or not traits.gate else None
@@ -49,12 +49,12 @@ def census(network: nn.Module, *, gates: bool = False) -> list[Found]:
     probabilities. Activations called as functions inside `forward` are not modules: `census_of_run`
     finds them, and `expose` makes modules of them.
     """
-    found = []
+    activations = []
     for path, module in network.named_modules():
         recognised = identify(module, gates=gates)
         if recognised is not None and recognised.hardness == 1:
-            found.append(Found(path, module, recognised.traits))
-    return found
+            activations.append(Found(path, module, recognised.traits))
+    return activations
 
 
 _STAYS = "_stays_as_it_is"
@@ -74,7 +74,7 @@ def stays(activation: nn.Module) -> bool:
 
 def staying(network: nn.Module) -> list[str]:
     """The paths of the activations that stay."""
-    return [path for path, each in network.named_modules() if stays(each)]
+    return [path for path, layer in network.named_modules() if stays(layer)]
 
 
 def built_with(network: nn.Module) -> list[Found]:
@@ -85,8 +85,8 @@ def built_with(network: nn.Module) -> list[Found]:
     `let_stay`.
     """
     every = [use for use in census(network, gates=True) if not stays(use.module)]
-    counted = [each for each in every if not each.traits.gate]
-    return [each for each in counted if each.traits.swaps] or counted or every
+    counted = [activation for activation in every if not activation.traits.gate]
+    return [activation for activation in counted if activation.traits.swaps] or counted or every
 
 
 def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module:
@@ -99,14 +99,16 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
         ValueError: the network contains no known activation.
     """
     changed = duplicate(network)
-    found = census(changed)
-    if not found:
+    activations = census(changed)
+    if not activations:
         raise ValueError(
             f"no known activation found in {type(network).__name__}: its modules were looked at;"
             " for activations that are called as functions or written by hand, first"
             " expose(network, example)"
         )
-    return substitute(changed, {id(each.module): make(each) for each in found})
+    return substitute(
+        changed, {id(activation.module): make(activation) for activation in activations}
+    )
 
 
 def made_like(network: nn.Module, activation: nn.Module) -> nn.Module:
@@ -125,7 +127,7 @@ def duplicate(network: nn.Module) -> nn.Module:
     for it: its __setstate__ takes a module for a missing attribute. Nor does it copy what is kept
     of a pass (`kept_of_a_pass`).
     """
-    kept = {id(each): each.detach().clone() for _, _, each in kept_of_a_pass(network)}
+    kept = {id(tensor): tensor.detach().clone() for _, _, tensor in kept_of_a_pass(network)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of how it copies a traced module
         copied = copy.deepcopy(network, kept)
@@ -139,13 +141,13 @@ def kept_of_a_pass(network: nn.Module) -> list[tuple[nn.Module, str, torch.Tenso
     """The attributes that modules keep of a pass with gradients, as torch.nn.utils.weight_norm
     keeps the weight.
     """
-    found = [
-        (layer, name, each) for layer in network.modules() for name, each in vars(layer).items()
+    kept_tensors = [
+        (layer, name, value) for layer in network.modules() for name, value in vars(layer).items()
     ]
     return [
-        (layer, name, each)
-        for layer, name, each in found
-        if isinstance(each, torch.Tensor) and not each.is_leaf
+        (layer, name, value)
+        for layer, name, value in kept_tensors
+        if isinstance(value, torch.Tensor) and not value.is_leaf
     ]
 
 

@@ -251,15 +251,17 @@ def value(x: torch.Tensor, hardness: torch.Tensor, out: torch.Tensor) -> None:
     """Write f(x) to `out`: both (n,) with one lambda, or (rows, columns) with lambda (columns,);
     contiguous float32.
     """
-    source, to, scale = x.numpy(), out.numpy(), hardness.numpy()
+    source, target, scale = x.numpy(), out.numpy(), hardness.numpy()
     if x.ndim == 1:
         one = np.float32(scale)
-        _over_pieces(len(x), _PIECE, lambda _, piece: _value_line(source[piece], one, to[piece]))
+        _over_pieces(
+            len(x), _PIECE, lambda _, piece: _value_line(source[piece], one, target[piece])
+        )
     else:
         _over_pieces(
             len(x),
             _rows_of_piece(x),
-            lambda _, piece: _value_table(source[piece], scale, to[piece]),
+            lambda _, piece: _value_table(source[piece], scale, target[piece]),
         )
 
 
@@ -271,7 +273,7 @@ def slopes(
 
     `upstream` may be expanded. The sums do not depend on the number of threads.
     """
-    source, to, scale, given = x.numpy(), out.numpy(), hardness.numpy(), upstream.numpy()
+    source, target, scale, gradient = x.numpy(), out.numpy(), hardness.numpy(), upstream.numpy()
     # One lambda for all: the pieces are stretches of a line, each with its part of the sum.
     if x.ndim == 1:
         one = np.float32(scale)
@@ -279,7 +281,7 @@ def slopes(
 
         def line(index: int, piece: slice) -> None:
             totals[index] = _slopes_line(
-                source[piece], one, np.ascontiguousarray(given[piece]), to[piece]
+                source[piece], one, np.ascontiguousarray(gradient[piece]), target[piece]
             )
 
         _over_pieces(len(x), _PIECE, line)
@@ -291,7 +293,7 @@ def slopes(
 
     def table(index: int, piece: slice) -> None:
         _slopes_table(
-            source[piece], scale, np.ascontiguousarray(given[piece]), to[piece], sums[index]
+            source[piece], scale, np.ascontiguousarray(gradient[piece]), target[piece], sums[index]
         )
 
     _over_pieces(len(x), step, table)

@@ -255,18 +255,18 @@ def _slopes(
         return torch.empty_like(x), torch.zeros_like(hardness)
     layout = _Layout(x, hardness)
     result = torch.empty_like(layout.dense)
-    given, flat = layout.flatten(upstream), layout.flatten(result)
+    gradient, flat = layout.flatten(upstream), layout.flatten(result)
     fused = _fused() if compiled else None
     if fused is not None:
         return result, layout.sum_to_hardness(
-            fused.slopes(layout.flat, layout.hardness, given, flat), hardness
+            fused.slopes(layout.flat, layout.hardness, gradient, flat), hardness
         )
     sums = torch.zeros(layout.hardness.shape, dtype=torch.float64, device=x.device)
     # Some rows at a time, so that the scratch tensors stay in the cache.
     for piece, z, w, v in layout.pieces():
         torch.mul(_load(layout.flat[piece], w), layout.hardness, out=z)
         z.clamp_(-_SATURATED, _SATURATED)
-        here = _load(given[piece], v)
+        here = _load(gradient[piece], v)
         if z.dtype == torch.float64:
             # df/dx = Phi(z) + z phi(z).
             slope = torch.exp(-0.5 * z * z).mul_(z).mul_(_DENSITY_AT_0).add_(_distribution(z))

@@ -77,7 +77,7 @@ def recognise(function: Function) -> Recognised | None:
         return None
     values = torch.stack([part.reshape(19, 127) for part in parts if part is not None])
     # 2. A row as it is.
-    rows = [each for each in known() if not each.parameters and not each.gate]
+    rows = [row for row in known() if not row.parameters and not row.gate]
     for traits in rows:
         if _agree(values, traits.value(grid), grid):
             return Recognised(traits)
@@ -85,7 +85,7 @@ def recognise(function: Function) -> Recognised | None:
     # need; the grid decides whether it is that row. The softest come first, by their distance to
     # ReLU.
     ends = _values(function, _POINT)
-    for traits in sorted(rows, key=lambda each: -each.relu_distance):
+    for traits in sorted(rows, key=lambda row: -row.relu_distance):
         if ends is not None and traits.hardens_to == "relu" and math.isfinite(traits.relu_distance):
             hardness = _hardness(float(ends.sum()), traits)
             if hardness is not None and _agree(
@@ -102,8 +102,8 @@ def recognise_module(module: nn.Module) -> Recognised | None:
     A copy is run, without its hooks, and the random state is put back, so that asking changes
     nothing.
     """
-    own = type(module).__module__
-    if own == "torch" or own.startswith("torch.") or not _takes_one_tensor(module):
+    package = type(module).__module__
+    if package == "torch" or package.startswith("torch.") or not _takes_one_tensor(module):
         return None
     # What has parameters or state computes no fixed function of its input.
     if (
@@ -283,8 +283,8 @@ def region(expression: Expression) -> list[Expression]:
     tensors from elsewhere.
     """
     seen, order = {id(expression)}, [expression]
-    for each in order:
-        for child in each.children:
+    for node in order:
+        for child in node.children:
             if id(child) not in seen and len(order) < _LONGEST:
                 seen.add(id(child))
                 order.append(child)
@@ -294,8 +294,8 @@ def region(expression: Expression) -> list[Expression]:
 def interior(expression: Expression, root: Expression) -> list[Expression]:
     """The expression and those it is made of, down to but without `root`."""
     seen, order = {id(expression), id(root)}, [expression]
-    for each in order:
-        for child in each.children:
+    for node in order:
+        for child in node.children:
             if id(child) not in seen:
                 seen.add(id(child))
                 order.append(child)
@@ -335,7 +335,7 @@ def is_gated_by_itself(expression: Expression) -> bool:
     smooth = right if plain is left else left
     # 2. Both must depend on one tensor alone, and on the same one: else it gates one branch by
     # another, as in a GLU.
-    shared = {id(each) for each in region(smooth)}
+    shared = {id(node) for node in region(smooth)}
     return any(
         id(root) in shared
         and not root.learnt
@@ -346,7 +346,7 @@ def is_gated_by_itself(expression: Expression) -> bool:
 
 
 def _is_smooth(expression: Expression) -> bool:
-    return any(each.name in _SMOOTH for each in region(expression))
+    return any(node.name in _SMOOTH for node in region(expression))
 
 
 def _depends_only_on(expression: Expression, root: Expression, *, learnt: bool) -> bool:
@@ -356,8 +356,8 @@ def _depends_only_on(expression: Expression, root: Expression, *, learnt: bool) 
     if len(inside) > _LONGEST:
         return False
     # Another tensor inside would make it a function of two; a learnt factor may count as none.
-    sources = [each for each in inside if each.operator is None and not (learnt and each.learnt)]
-    return not sources and any(child is root for each in inside for child in each.children)
+    sources = [node for node in inside if node.operator is None and not (learnt and node.learnt)]
+    return not sources and any(child is root for node in inside for child in node.children)
 
 
 def _at(expression: Expression, root: Expression, points: torch.Tensor) -> torch.Tensor:
@@ -371,8 +371,8 @@ def _value(expression: Expression, known: dict[int, torch.Tensor]) -> torch.Tens
             for argument in expression.args
         ]
         kwargs = {
-            name: _value(each, known) if isinstance(each, Expression) else each
-            for name, each in expression.kwargs.items()
+            name: _value(value, known) if isinstance(value, Expression) else value
+            for name, value in expression.kwargs.items()
         }
         # Copies and casts are passed over: the formula is judged in float64, whatever dtype it
         # computes in.
@@ -431,29 +431,29 @@ class Formulas:
         GELU, is part of that.
         """
         inside = {
-            id(each)
-            for found in self._found
-            if found.root
-            for each in interior(found.expression, found.root)
+            id(node)
+            for formula in self._found
+            if formula.root
+            for node in interior(formula.expression, formula.root)
         }
         return (
-            each
-            for each in self._found
-            if each.root is not None or id(each.expression) not in inside
+            formula
+            for formula in self._found
+            if formula.root is not None or id(formula.expression) not in inside
         )
 
     def gates(self) -> list[tuple[Any, str]]:
         """Place and name of the tanh, sigmoid, erf that no formula contains."""
         inside = {
             id(part)
-            for each in self
+            for formula in self
             for part in (
-                region(each.expression)
-                if each.root is None
-                else interior(each.expression, each.root)
+                region(formula.expression)
+                if formula.root is None
+                else interior(formula.expression, formula.root)
             )
         }
-        return [(place, each.name) for place, each in self._gates if id(each) not in inside]
+        return [(place, gate.name) for place, gate in self._gates if id(gate) not in inside]
 
 
 @torch.library.custom_op("lambda_gelu::activation", mutates_args=())

@@ -41,7 +41,7 @@ def clip(low: float, high: float) -> Activation:
         matches=lambda module: _bounds(module) == (low, high),
         onnx="Clip",
         limits=(float(low == -math.inf), float(high == math.inf)),
-        kinks=tuple(each for each in (low, high) if math.isfinite(each)),
+        kinks=tuple(end for end in (low, high) if math.isfinite(end)),
         swaps=False,
     )
 

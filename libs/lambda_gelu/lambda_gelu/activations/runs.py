@@ -273,7 +273,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         # 3. Write the result as an expression of earlier ones, of which formulas are recognised.
         expression = Expression(
-            func, tuple(map(self._of, args)), {key: self._of(each) for key, each in kwargs.items()}
+            func,
+            tuple(map(self._of, args)),
+            {key: self._of(value) for key, value in kwargs.items()},
         )
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
