@@ -76,5 +76,5 @@ class Bounds(BoundsOptions):
         """
         from pipelines.bounds.certification import certify
 
-        metrics, found = certify(network, bench, self)
-        return Outcome(metrics, {"counterexamples": found} if found else {})
+        metrics, counterexamples = certify(network, bench, self)
+        return Outcome(metrics, {"counterexamples": counterexamples} if counterexamples else {})

@@ -169,8 +169,8 @@ class Engine:
             for child in self._module.children()
             if child.output_shape is not None and type(child).__name__ not in _CONSTANTS
         )
-        each = sizes[-2:][0] * sizes[-1] * 8 * _COPIES
-        return max(1, min(largest, memory // each))
+        bytes_of_one = sizes[-2:][0] * sizes[-1] * 8 * _COPIES
+        return max(1, min(largest, memory // bytes_of_one))
 
     def batch_of_all_lines(self, memory: int, largest: int, rows: int) -> int:
         """How many inputs at once, up to `largest`, of `rows` bounds each, all lines can be
@@ -181,10 +181,10 @@ class Engine:
         # Each bound of a layer has lines of its own in all layers before it.
         before = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
         hidden = sum(size * count for size, count in zip(sizes, before, strict=False))
-        each: int = 2 * 8 * _PARAMETERS * (hidden + rows * before[-1])
-        if hidden == 0 or each > _DEAREST * memory:
+        bytes_of_one: int = 2 * 8 * _PARAMETERS * (hidden + rows * before[-1])
+        if hidden == 0 or bytes_of_one > _DEAREST * memory:
             return 0
-        return max(1, min(largest, memory // each))
+        return max(1, min(largest, memory // bytes_of_one))
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -196,7 +196,7 @@ class Engine:
     def inputs_at(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What the activations are given at `x`, in the order of `bound`."""
         self.forward(x)
-        return [each.inputs[0].forward_value.detach() for each in self._activations]
+        return [activation.inputs[0].forward_value.detach() for activation in self._activations]
 
     def _box(self, regions: Regions) -> tuple[Any, ...]:
         return (BoundedTensor((regions.lower + regions.upper) / 2, _Box(regions)),)
@@ -209,13 +209,17 @@ class Engine:
         activation's input, by "ibp", "forward" or "crown"; within those that are known of nodes, by
         name.
         """
-        given = {} if known is None else {"reference_bounds": known}
+        reference = {} if known is None else {"reference_bounds": known}
         with at_home():
             lower, upper = self._module.compute_bounds(
-                x=self._box(regions), C=rows, method=method, **given
+                x=self._box(regions), C=rows, method=method, **reference
             )[:2]
         inputs = [activation.inputs[0] for activation in self._activations]
-        return lower, upper, [(each.lower.detach(), each.upper.detach()) for each in inputs]
+        return (
+            lower,
+            upper,
+            [(operand.lower.detach(), operand.upper.detach()) for operand in inputs],
+        )
 
     def operands(self) -> Named:
         """The last bounds of what operators take that need them, by the name of the node."""
@@ -224,7 +228,11 @@ class Engine:
             for child in self._module.children()
             for place in getattr(child, "requires_input_bounds", [])
         ]
-        return {each.name: (each.lower, each.upper) for each in inputs if each.lower is not None}
+        return {
+            operand.name: (operand.lower, operand.upper)
+            for operand in inputs
+            if operand.lower is not None
+        }
 
     def optimize(
         self,
@@ -243,16 +251,16 @@ class Engine:
         """
         # Bounds that are given stay fixed; without them the library makes them from lines that it
         # optimizes as well.
-        given = {} if all_lines else {_GIVEN: self._by_name(inputs)}
+        kept = {} if all_lines else {_GIVEN: self._by_name(inputs)}
         sloped = all(isinstance(activation, BoundRelu) for activation in self._activations)
         step = (_SLOPE_STEP if sloped else _POINT_STEP) if all_lines else _STEP
         options = {"stop_criterion_func": done, _FIXED: not all_lines, "lr_alpha": step}
         self._module.bound_opts["optimize_bound_args"].update(options)
-        arguments = {"method": "CROWN-Optimized", "bound_upper": False, **given}
+        arguments = {"method": "CROWN-Optimized", "bound_upper": False, **kept}
         try:
             with at_home():
                 box = self._box(regions)
-                getattr(self._module, _START)(box, c=rows, bound_upper=False, **given)
+                getattr(self._module, _START)(box, c=rows, bound_upper=False, **kept)
                 self._module.tightest = self._by_name(inputs) if all_lines else {}
                 best: torch.Tensor = self._module.compute_bounds(x=box, C=rows, **arguments)[0]
         finally:
@@ -261,7 +269,8 @@ class Engine:
 
     def _by_name(self, inputs: Pairs) -> Named:
         return {
-            each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)
+            activation.inputs[0].name: pair
+            for activation, pair in zip(self._activations, inputs, strict=True)
         }
 
 
@@ -288,12 +297,12 @@ def operators(module: nn.Module, input_shape: tuple[int, ...]) -> list[tuple[str
     with at_home():
         numbered(module)
         parsed = parse_module(module, (torch.zeros(1, *input_shape, dtype=torch.float64),))[0]
-    return [(each.op, each.attr) for each in parsed]
+    return [(node.op, node.attr) for node in parsed]
 
 
 def refuse_operators(module: nn.Module, input_shape: tuple[int, ...]) -> None:
     """Raise Unsupported, naming operators that have no trustworthy bounds."""
-    unknown = {op for op, _ in operators(module, input_shape)} - ALLOWED
+    unknown = {operator for operator, _ in operators(module, input_shape)} - ALLOWED
     if unknown:
         raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
 
@@ -319,8 +328,8 @@ def plain(traced: fx.GraphModule) -> nn.Module:
             # auto_LiRPA knows this reshape by the name of its layer.
             module.add_submodule(f"flat_{node.name}", nn.Flatten())
             with module.graph.inserting_before(node):
-                made = module.graph.call_module(f"flat_{node.name}", (node.args[0],))
-            node.replace_all_uses_with(made)
+                flattened = module.graph.call_module(f"flat_{node.name}", (node.args[0],))
+            node.replace_all_uses_with(flattened)
             module.graph.erase_node(node)
             continue
         if isinstance(layer, nn.Linear) and flat and getattr(layer, "bias", None) is None:
@@ -333,9 +342,9 @@ def plain(traced: fx.GraphModule) -> nn.Module:
             isinstance(layer, _KEPT)
             or (isinstance(layer, nn.Linear) and flat)
             or _tiles(layer)
-            or (added and {shapes[each] for each in operands} == {shapes[node]})
+            or (added and {shapes[operand] for operand in operands} == {shapes[node]})
             or type(getattr(layer, "operation", None)).__name__ == "Concat"
-        ) or any(each.op == "get_attr" for each in operands):
+        ) or any(operand.op == "get_attr" for operand in operands):
             raise Unsupported(f"{path_of(node)} is none of the layers that it is given")
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()

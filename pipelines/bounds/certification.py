@@ -210,20 +210,22 @@ class Certification:
         if not self._samples.embedded:
             attacked = {name: self._by_attack(name, properties) for name in ATTACKS}
             metrics += self._rows.attacks(properties, attacked)
-            points = any_of([points, *(each.points for each in attacked.values())])
+            points = any_of(
+                [points, *(attack_points.points for attack_points in attacked.values())]
+            )
         else:
             metrics.append(self._rows.unattacked(eps, EMBEDDED))
         # 2. The methods, from the cheapest on.
         self.broken += first_broken(properties, points, self._correct)
-        found: dict[str, Found] = {}
+        by_method: dict[str, Found] = {}
         for method in METHODS:
             if method in self._options.methods:
-                found[method] = self._by(method, properties, points, found.get("crown"))
-                metrics += self._rows.found(properties, found[method], self._propagation.layers)
-            if method == "crown" and method in found:
-                metrics.append(self._compared(eps, properties, found[method]))
+                by_method[method] = self._by(method, properties, points, by_method.get("crown"))
+                metrics += self._rows.found(properties, by_method[method], self._propagation.layers)
+            if method == "crown" and method in by_method:
+                metrics.append(self._compared(eps, properties, by_method[method]))
         if self._options.radius:
-            self._grid[eps] = found[self._options.radius]
+            self._grid[eps] = by_method[self._options.radius]
         return metrics
 
     def _by_attack(self, name: str, properties: list[Property]) -> Attacked:
@@ -377,11 +379,11 @@ class Certification:
             batches = -(-len(chosen[some.start :]) // at_once)
             share = _ROUND * self._pace.left() / (batches * max(1, 1 + self._ahead))
             left = min(share, self._budget - (time.monotonic() - began))
-            found = self._propagation.bounds(
+            margins = self._propagation.bounds(
                 chosen[some], "alpha-crown", start=bounds[todo[some]], seconds=max(left, 0.0)
             )
             self._hurried |= time.monotonic() - started >= left
-            return found
+            return margins
 
         with self._memory.measured("alpha-crown"):
             return self._pace.in_time("alpha-crown", len(todo), at_once, work, budget=self._budget)
@@ -393,13 +395,15 @@ class Certification:
             self._ahead -= 1
             properties = self._samples.some(which, eps)
             broken = any_of(list(self._points.values()))
-            found = self._by(method, properties, _inside(properties, [broken[i] for i in which]))
-            return found.holds, found.late
+            result = self._by(
+                method, properties, _inside(properties, [broken[index] for index in which])
+            )
+            return result.holds, result.late
 
-        refused = [each.reason for each in self._grid.values() if each.refused]
+        refused = [result.reason for result in self._grid.values() if result.refused]
         if refused:
             return [self._rows.no_radius(method, refused[0])]
-        grid = {eps: (each.holds, each.late) for eps, each in self._grid.items()}
+        grid = {eps: (result.holds, result.late) for eps, result in self._grid.items()}
         radii = search(correct, grid, self._options.radius_steps, certified)
         return self._rows.radii(radii, method, time.monotonic() - began)
 
@@ -415,6 +419,6 @@ def _within_reach(bounds: Margins, crown: Found, violated: torch.Tensor) -> torc
 def _inside(properties: list[Property], points: Points) -> Points:
     """The points that belong to their properties."""
     return [
-        point if point is not None and each.contains(point) else None
-        for each, point in zip(properties, points, strict=True)
+        point if point is not None and prop.contains(point) else None
+        for prop, point in zip(properties, points, strict=True)
     ]

@@ -76,7 +76,9 @@ def _shape_of(layer: nn.Module) -> Shape | None:
     operation: Any = getattr(layer, "operation", None)
     traits, hardness = getattr(operation, "traits", None), getattr(operation, "hardness", None)
     if traits is None:
-        traits = next((found.traits.of(layer) for found in census(layer, gates=True)), None)
+        traits = next(
+            (activation.traits.of(layer) for activation in census(layer, gates=True)), None
+        )
         if traits is None and isinstance(layer, nn.Hardtanh):
             traits = clip(float(layer.min_val), float(layer.max_val))
     if traits is None:
@@ -104,10 +106,11 @@ def refuse_values(module: nn.Module) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not bool(tensor.isfinite().all()):
             raise Unsupported(f"{name} has values that are not finite")
-    for name, each in module.named_modules():
-        if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
+    for name, layer in module.named_modules():
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and layer.running_mean is None:
             raise Unsupported(
-                f"{name} ({type(each).__name__}) without running statistics normalises by its batch"
+                f"{name} ({type(layer).__name__}) without running statistics normalises by its"
+                " batch"
             )
 
 
@@ -121,45 +124,45 @@ def calls(traced: fx.GraphModule, points: torch.Tensor) -> tuple[list[Call], lis
     divide, x - mean.
     """
     watched = copy.deepcopy(traced).double()
-    found, divided = list[Call](), list[torch.Tensor]()
+    recorded, divided = list[Call](), list[torch.Tensor]()
     paths = {str(node.target): node.meta.get("path", node.target) for node in traced.graph.nodes}
     for name in activations(watched):
         watched.get_submodule(name).register_forward_pre_hook(
-            lambda _, given, path=paths[name]: found.append((path, given[0]))
+            lambda _, operands, path=paths[name]: recorded.append((path, operands[0]))
         )
     for layer in watched.modules():
         if isinstance(layer, nn.LayerNorm):
             dims = tuple(range(-len(layer.normalized_shape), 0))
             layer.register_forward_pre_hook(
-                lambda _, given, dims=dims: divided.append(
-                    given[0] - given[0].mean(dims, keepdim=True)
+                lambda _, operands, dims=dims: divided.append(
+                    operands[0] - operands[0].mean(dims, keepdim=True)
                 )
             )
     watched(points)
-    return found, divided
+    return recorded, divided
 
 
-def layer_names(found: list[Call]) -> dict[int, str]:
+def layer_names(recorded: list[Call]) -> dict[int, str]:
     """The path of each call's module, by the place of the call.
 
     A module that is called more than once has a name for each call, but for calls with one input.
     """
     names, before = dict[int, str](), dict[str, list[torch.Tensor]]()
-    for place, (path, value) in enumerate(found):
+    for place, (path, value) in enumerate(recorded):
         earlier = before.setdefault(path, [])
-        if any(same(given, value, _CLOSE) for given in earlier):
+        if any(same(shown, value, _CLOSE) for shown in earlier):
             continue
         earlier.append(value)
         names[place] = path if len(earlier) == 1 else f"{path} call {len(earlier)}"
     return names
 
 
-def same(given: torch.Tensor, value: torch.Tensor, near: float) -> bool:
+def same(tensor: torch.Tensor, value: torch.Tensor, near: float) -> bool:
     """Whether two tensors (points, *shape) have one shape and nearly one value: of each point by
     its greatest entry, whatever its unit.
     """
-    if given.shape != value.shape:
+    if tensor.shape != value.shape:
         return False
     sizes = value.flatten(1).abs().amax(1)
-    apart = (given - value).flatten(1).abs().amax(1)
+    apart = (tensor - value).flatten(1).abs().amax(1)
     return bool((apart <= near * sizes + _NOISE * sizes.amax()).all())

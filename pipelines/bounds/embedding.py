@@ -33,7 +33,7 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
     with torch.no_grad():
         vectors: torch.Tensor = table(tokens)
         example = network.example(_COMPARED)
-        expected, given = whole(example), table(example)
+        expected, actual = whole(example), table(example)
     # 2. Cut the embedding out: the rest of the network takes its output.
     rest: nn.Module = nn.Identity()
     if name:
@@ -43,7 +43,7 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
     # mask.
     try:
         with torch.no_grad():
-            logits = rest(given)
+            logits = rest(actual)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise Unsupported(
             f"the network needs its tokens beside the output of {name!r}: {error}"
@@ -60,7 +60,9 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
 def _embedding_of_tokens(network: Network) -> str:
     """The dotted path of the embedding that is given the tokens."""
     module, tokens = copy.deepcopy(network.module).eval(), network.example(_COMPARED)
-    named = {name: each for name, each in module.named_modules() if isinstance(each, nn.Embedding)}
+    named = {
+        name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding)
+    }
     uses: list[str] = []
 
     def note(name: str) -> Any:
@@ -71,8 +73,8 @@ def _embedding_of_tokens(network: Network) -> str:
         return hook
 
     # Run it once, and see which embeddings are given the tokens themselves.
-    for name, each in named.items():
-        each.register_forward_pre_hook(note(name))
+    for name, table_layer in named.items():
+        table_layer.register_forward_pre_hook(note(name))
     with torch.no_grad():
         module(tokens)
     if not uses:

@@ -83,7 +83,7 @@ class _Part:
     def wrong(self, points: list[torch.Tensor], properties: list[Property]) -> torch.Tensor:
         """Where the network itself, one point at a time, violates the property, (points,) bool."""
         pairs = zip(points, properties, strict=True)
-        return torch.cat([violated(self.run(point[None]), [each]) for point, each in pairs])
+        return torch.cat([violated(self.run(point[None]), [prop]) for point, prop in pairs])
 
 
 Asked = list[tuple[_Part, list[Property]]]
@@ -156,7 +156,7 @@ class _Certification:
 
     def _at(self, eps: float, correct: torch.Tensor) -> list[Metric]:
         asked = self._asked(eps)
-        properties = [each for _, some in asked for each in some]
+        properties = [prop for _, some in asked for prop in some]
         # 1. The attacks first: what one of them breaks no method can prove.
         began = time.monotonic()
         points, late = self._attacked(asked, _PGD)
@@ -167,7 +167,9 @@ class _Certification:
         else:
             attacked = {name: self._by_attack(asked, name) for name in ATTACKS}
             metrics += self._rows.attacks(properties, attacked)
-            points = any_of([points, *(each.points for each in attacked.values())])
+            points = any_of(
+                [points, *(attack_points.points for attack_points in attacked.values())]
+            )
         self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
         # 2. The methods, from the cheapest on.
@@ -176,17 +178,17 @@ class _Certification:
             # Zonotopes of attention come with CROWN; where they gave bounds, networks that are too
             # wide for lines go without these.
             if method == "crown" and self._parts[0].attending is not None:
-                found = self._by(_ZONOTOPE, asked, broken)
-                bounded = not (found.refused or bool(found.late.all()))
-                metrics += self._rows.found(properties, found)
+                result = self._by(_ZONOTOPE, asked, broken)
+                bounded = not (result.refused or bool(result.late.all()))
+                metrics += self._rows.found(properties, result)
             if method in self._options.methods:
                 wide = bounded and any(part.wide for part in self._parts)
-                found = (
+                result = (
                     Found.none(_GRAPH + method, len(properties), WIDE)
                     if wide
                     else self._by(method, asked, broken)
                 )
-                metrics += self._rows.found(properties, found)
+                metrics += self._rows.found(properties, result)
                 # The row of the method that counts rounding stands, too, and says the reason.
                 if self._refusal and method in _BACKWARD:
                     metrics += self._rows.found(
@@ -196,7 +198,7 @@ class _Certification:
 
     def _unattacked(self, properties: list[Property]) -> str:
         """Why AutoAttack's attacks are not run; empty where they are."""
-        if any(each.ends is not None for each in properties):
+        if any(prop.ends is not None for prop in properties):
             return INTERVAL
         return EMBEDDED if self._tokens else ""
 
@@ -220,9 +222,9 @@ class _Certification:
                 continue
             # The attack follows the graph; a point counts if the network itself confirms it.
             tensors = self._search(_Flat(graph), some, name)
-            for each, point in zip(some, tensors, strict=True):
+            for prop, point in zip(some, tensors, strict=True):
                 points.append(
-                    point if point is not None and bool(part.wrong([point], [each])) else None
+                    point if point is not None and bool(part.wrong([point], [prop])) else None
                 )
         return points, torch.tensor(late)
 
@@ -230,7 +232,7 @@ class _Certification:
         seed = self._bench.seed
         if name == _PGD:
             return falsify(module, properties, seed=seed, restarts=self._options.restarts)
-        samples = torch.stack([self._centers[each.sample] for each in properties])
+        samples = torch.stack([self._centers[prop.sample] for prop in properties])
         return attack(module, properties, samples, name, **budget(self._options, seed))
 
     def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
@@ -279,11 +281,11 @@ class _Certification:
                 # Zonotopes take one box at a time.
                 for prop in properties:
                     self._check()
-                    found = attending(
+                    zonotope = attending(
                         prop.lower[None].double(), prop.upper[None].double(), check=self._check
                     )
-                    rows, least = _asked_for(prop, found.center.numel())
-                    holds.append(bool((found.lower_bounds(rows) > least).all()))
+                    rows, least = _asked_for(prop, zonotope.center.numel())
+                    holds.append(bool((zonotope.lower_bounds(rows) > least).all()))
             elif method != _ZONOTOPE and graph is not None:
                 # Lines and intervals take all boxes as one batch.
                 self._check()

@@ -56,7 +56,10 @@ class Margins:
     def joined(parts: list[Margins]) -> Margins:
         """The bounds of all the parts' properties."""
         return Margins._of(
-            [torch.cat(each) for each in zip(*[part._tensors() for part in parts], strict=True)]
+            [
+                torch.cat(tensors)
+                for tensors in zip(*[part._tensors() for part in parts], strict=True)
+            ]
         )
 
     def _tensors(self) -> list[torch.Tensor]:
@@ -114,7 +117,7 @@ def first_broken(properties: Sequence[Property], points: Points, correct: torch.
     where none is.
     """
     pairs = zip(properties, points, correct.tolist(), strict=True)
-    return [(each, point) for each, point, right in pairs if right and point is not None][:1]
+    return [(prop, point) for prop, point, right in pairs if right and point is not None][:1]
 
 
 def kept(bench: Bench, module: nn.Module, broken: Broken) -> Path | None:
@@ -155,14 +158,14 @@ class Samples:
 
     def some(self, which: Sequence[int], eps: Sequence[float]) -> list[Property]:
         """Robustness of the samples `which`, each in a ball of its own radius."""
-        return [self._ball(i, each) for i, each in zip(which, eps, strict=True)]
+        return [self._ball(index, radius) for index, radius in zip(which, eps, strict=True)]
 
-    def _ball(self, i: int, eps: float) -> Property:
+    def _ball(self, index: int, eps: float) -> Property:
         """The ball of the perturbed positions: the others are what they are."""
         ball = Property.robustness(
-            self.inputs[i],
-            sample=i,
-            label=int(self.labels[i]),
+            self.inputs[index],
+            sample=index,
+            label=int(self.labels[index]),
             eps=eps,
             domain=self.domain,
             norm=self.norm,
@@ -171,5 +174,5 @@ class Samples:
             return ball
         lower, upper = ball.lower.clone(), ball.upper.clone()
         for end in (lower, upper):
-            end[: -self.positions] = self.inputs[i][: -self.positions]
+            end[: -self.positions] = self.inputs[index][: -self.positions]
         return replace(ball, lower=lower, upper=upper)

@@ -98,7 +98,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
             steep = [self._shape.traits.slope(factor * end) for end in (low, high)]
             near = _NEAR * (1 + values[0].abs() + values[1].abs())
         moves = low - low.detach(), high - high.detach()
-        found = []
+        moved = []
         for slope, intercept in (lines[:2], lines[2:]):
             with torch.no_grad():
                 # A line is a chord where it meets the function at both ends.
@@ -107,16 +107,16 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
                     chord = chord & ((slope * end + intercept - value).abs() < near)
                 # Derivatives of a chord's slope by the lower and by the upper end.
                 turns = [
-                    torch.where(chord, each / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
-                    for each in (slope - steep[0], steep[1] - slope)
+                    torch.where(chord, change / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
+                    for change in (slope - steep[0], steep[1] - slope)
                 ]
                 # A chord passes through the lower end: its intercept is f(low) - slope low.
                 rises = [-turns[0] * (width + low), -turns[1] * low]
-            found += [
-                part + by[0] * moves[0] + by[1] * moves[1]
-                for part, by in ((slope, turns), (intercept, rises))
+            moved += [
+                part + shift[0] * moves[0] + shift[1] * moves[1]
+                for part, shift in ((slope, turns), (intercept, rises))
             ]
-        return found
+        return moved
 
     def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
         pass  # `bound_relax` makes the lines in one go
@@ -127,8 +127,8 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         if self._shape.traits.shape:
             points = (self._shape.factor * (lower + upper) / 2).expand(2, *lower.shape)
         else:
-            found = self._lines(lower, upper, None)
-            points = torch.stack([found[0], found[2]])
+            lines = self._lines(lower, upper, None)
+            points = torch.stack([lines[0], lines[2]])
         self.alpha.clear()
         for name, size, *_ in start_nodes:
             rows = size if isinstance(size, int) else prod(size)

@@ -53,7 +53,7 @@ class BoundsOptions:
     positions: int = 1
 
     def __post_init__(self) -> None:
-        if not self.eps or not all(math.isfinite(each) and each >= 0 for each in self.eps):
+        if not self.eps or not all(math.isfinite(radius) and radius >= 0 for radius in self.eps):
             raise ValueError(f"eps must be one or more finite radii >= 0, got {self.eps}")
         if len(set(self.eps)) < len(self.eps):
             raise ValueError(f"eps must not repeat a radius, got {self.eps}")

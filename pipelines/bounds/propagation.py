@@ -197,7 +197,7 @@ class Propagation:
         prove anything.
         """
         points = torch.stack(
-            [torch.full(self._network.input_shape, each).double() for each in (0.25, 0.75)]
+            [torch.full(self._network.input_shape, level).double() for level in (0.25, 0.75)]
         )
         try:
             logits = self._reference(points)
@@ -266,12 +266,12 @@ class Propagation:
         size = self.batch
         if method in ("forward", "alpha-crown"):
             size = min(size, self.second.batch)
-        for at in range(0, len(properties), size):
-            some = properties[at : at + size]
+        for offset in range(0, len(properties), size):
+            some = properties[offset : offset + size]
             if method != "alpha-crown":
                 parts.append(self._propagated(some, method))
             else:
-                crown = start[at : at + size] if start else self._propagated(some, "crown")
+                crown = start[offset : offset + size] if start else self._propagated(some, "crown")
                 parts.append(self._optimized(some, crown, until))
         return Margins.joined(parts)
 
@@ -287,13 +287,15 @@ class Propagation:
         else:
             bounded = self._bounded(regions, backward=_BACKWARD[method])
             asked = torch.cat([rows, -rows], 1)
-            found = bounded.interval_bounds(asked)
+            bounds_of_rows = bounded.interval_bounds(asked)
             if method != "ibp":
                 # fmax: a bound that is not a number says nothing.
-                found = torch.fmax(found, bounded.lower_bounds(asked).value)
-            low, high = found[:, : rows.shape[1]], -found[:, rows.shape[1] :]
+                bounds_of_rows = torch.fmax(bounds_of_rows, bounded.lower_bounds(asked).value)
+            low, high = bounds_of_rows[:, : rows.shape[1]], -bounds_of_rows[:, rows.shape[1] :]
             inner = [place.interval(bounded) for place in self._places]
-            norms = None if self._norms is None else [at.interval(bounded) for at in self._norms]
+            norms = (
+                None if self._norms is None else [place.interval(bounded) for place in self._norms]
+            )
             single = self._rounding.errors(regions.lower, regions.upper, inner, norms)[0]
             inputs = [inner[call] for call in self._rows]
         # 2. Look for values of the network that these bounds, or those of float32's rounding,
@@ -330,12 +332,12 @@ class Propagation:
             return _enough(margins, crown[which]) | (time.monotonic() >= until)
 
         # 1. Optimize the lines of the margins' own bounds, and for what is still open all lines.
-        found = self.second.optimized(regions, rows, crown, done)
+        optimized = self.second.optimized(regions, rows, crown, done)
         # 2. Take off what float64 may have lost, and compare with the network at some points.
-        found = self._widened(regions, rows, found, found, crown.inputs)[0]
-        nothing = torch.full_like(found, torch.inf)
-        self._check(regions, rows, found, nothing, torch.zeros_like(crown.lower))
-        return replace(crown, margins=torch.maximum(crown.margins, found))
+        optimized = self._widened(regions, rows, optimized, optimized, crown.inputs)[0]
+        nothing = torch.full_like(optimized, torch.inf)
+        self._check(regions, rows, optimized, nothing, torch.zeros_like(crown.lower))
+        return replace(crown, margins=torch.maximum(crown.margins, optimized))
 
     def _widened(
         self,
@@ -404,10 +406,10 @@ class Propagation:
         """
         points = regions.points(_shares(regions.lower)[::_FEWER]).float()
         inside = ((points >= regions.lower) & (points <= regions.upper)).flatten(2).all(2)
-        given = points[inside]
-        if not len(given):
+        inner = points[inside]
+        if not len(inner):
             return
-        off = (self._single(given) - self._reference(given.double())).abs()
+        off = (self._single(inner) - self._reference(inner.double())).abs()
         bound = single.expand(*inside.shape, -1)[inside]
         if not bool(((off <= bound) | bound.isinf()).all()):
             raise Unsupported("float32's rounding is beyond its bound" + _DEFECT)
@@ -430,10 +432,10 @@ def _without_thresholds(graph: TypedGraph) -> TypedGraph:
     counts what that leaves out among the errors of rounding.
     """
     changed = dict[int, Node]()
-    for at, node in enumerate(graph.nodes):
+    for value, node in enumerate(graph.nodes):
         curve = node.operation
         if isinstance(curve, typed.Pointwise) and curve.deviation == LEFT_OUT:
-            changed[at] = replace(node, operation=replace(curve, deviation=0.0))
+            changed[value] = replace(node, operation=replace(curve, deviation=0.0))
     return graph.with_changed(changed)
 
 
@@ -455,7 +457,7 @@ def _place(
         if not isinstance(node.operation, Affine)
         for source in node.sources
     ]
-    found, least = None, torch.inf
+    place, least = None, torch.inf
     for value in dict.fromkeys([*curved, *range(len(values))]):
         if values[value].shape[1] != tensor[0].numel():
             continue
@@ -470,8 +472,8 @@ def _place(
             # A tie is what rounding may be, by the size of the tensor at each point.
             off = (apart / sizes.clamp(min=1 / _GREATEST)).amax().clamp(max=_GREATEST).item()
             if off + _TIED < least:
-                found, least = _Place(value, factor, tuple(tensor.shape[1:])), off
-    return found
+                place, least = _Place(value, factor, tuple(tensor.shape[1:])), off
+    return place
 
 
 def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:

@@ -36,14 +36,14 @@ class Radii:
 
     def metrics(self, setting: Mapping[str, str | int | float | bool]) -> list[Metric]:
         """Mean and median over the samples, and each sample's."""
-        told = {
+        meanings = {
             "hold at the greatest eps: their radius is at least that": self.beyond,
             "not searched to the end in time": self.late,
         }
         count = len(self.proven)
         reason = "; ".join(
             f"{int(some.sum())} of {count} samples {what}"
-            for what, some in told.items()
+            for what, some in meanings.items()
             if some.any()
         )
         # Of an even number the mean of the two in the middle: torch.median takes the lower one.
@@ -57,8 +57,10 @@ class Radii:
                 for name, value in whole.items()
             ),
             *(
-                Metric("certified_radius", each, "input", Direction.HIGHER, setting, sample=sample)
-                for sample, each in enumerate(self.proven.tolist())
+                Metric(
+                    "certified_radius", radius, "input", Direction.HIGHER, setting, sample=sample
+                )
+                for sample, radius in enumerate(self.proven.tolist())
             ),
         ]
 
@@ -83,7 +85,9 @@ def search(
     """
     # 1. From the grid: the greatest radius that holds, and the next one above it.
     radii = torch.tensor(sorted(grid), dtype=torch.float64)
-    holds, missing = (torch.stack([grid[each][i] for each in sorted(grid)]) for i in (0, 1))
+    holds, missing = (
+        torch.stack([grid[radius][place] for radius in sorted(grid)]) for place in (0, 1)
+    )
     lower = (radii[:, None] * holds).amax(0)
     above = torch.where(radii[:, None] > lower, radii[:, None], torch.inf)
     upper = torch.where(correct, above.amin(0), lower)

@@ -55,7 +55,7 @@ class Regions:
             return Regions(lower, upper, None, radius)
         middles = zip((lower + upper) / 2, properties, strict=True)
         center = torch.stack(
-            [half if each.center is None else each.center.double() for half, each in middles]
+            [half if region.center is None else region.center.double() for half, region in middles]
         )
         # The point of the box that is nearest to the center must lie in the ball.
         gap = torch.minimum(torch.maximum(center, lower), upper) - center
@@ -75,12 +75,12 @@ class Regions:
         widths.
         """
         low, high = self.lower, self.upper
-        found = torch.minimum(low + share * (high - low), high)
+        drawn = torch.minimum(low + share * (high - low), high)
         if self.center is None:
-            return found
+            return drawn
         nearest = torch.minimum(torch.maximum(self.center, low), high)
         away = (nearest - self.center).flatten(1).norm(dim=1)
-        step = found - nearest
+        step = drawn - nearest
         # Start from the point of the box that is nearest to the center, and shorten each step from
         # there until it ends inside the ball.
         room = (self.radius - away).clamp(min=0) * (1 - 1e-12)
@@ -94,18 +94,22 @@ class Regions:
         Exact up to rounding after few steps for most rows, and sound in any case. `columns` (k, n)
         are the inputs that sparse rows (1, k, n) are for.
         """
-        low, high = (self._inputs(each, columns) for each in (self.lower, self.upper))
+        low, high = (self._inputs(end, columns) for end in (self.lower, self.upper))
         center = (low + high) / 2 if self.center is None else self._inputs(self.center, columns)
         width = max(1, _PART // max(1, len(low) * low.shape[2]))
         parts = []
-        for at in range(0, rows.shape[1], width):
-            some = slice(None) if columns is None else slice(at, at + width)
-            row, middle = rows[:, at : at + width], center[:, some]
-            found = _least(row, low[:, some] - middle, high[:, some] - middle, self.radius[:, None])
+        for start in range(0, rows.shape[1], width):
+            some = slice(None) if columns is None else slice(start, start + width)
+            row, middle = rows[:, start : start + width], center[:, some]
+            values = _least(
+                row, low[:, some] - middle, high[:, some] - middle, self.radius[:, None]
+            )
             # which may lie far outside of the box, where the sums cancel
             if self.center is not None:
-                found = found - (2 * row.shape[2] + 16) * _UNIT * (row.abs() * middle.abs()).sum(2)
-            parts.append(found + (row * middle).sum(2))
+                values = values - (2 * row.shape[2] + 16) * _UNIT * (row.abs() * middle.abs()).sum(
+                    2
+                )
+            parts.append(values + (row * middle).sum(2))
         return torch.cat(parts, 1)
 
     def least_of(self, rows: torch.Tensor) -> torch.Tensor:

@@ -59,7 +59,7 @@ class _Curved(nn.Module):
         first, last = hardness * (lower - 1.01 * error), hardness * (upper + 1.01 * error)
         farthest = torch.maximum(first.abs(), last.abs())
         lost = ~(farthest < _FARTHEST)
-        first, last = (each.masked_fill(lost, 0) for each in (first, last))
+        first, last = (end.masked_fill(lost, 0) for end in (first, last))
         least, most = interval(traits, first / hardness, last / hardness, hardness=hardness)
         steepest = _steepest(traits, first, last)
         magnitude = torch.maximum(lower.abs(), upper.abs()) + error
@@ -80,14 +80,14 @@ def _steepest(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> t
     """
     beside = [
         near
-        for at in traits.kinks
-        for near in (math.nextafter(at, -math.inf), math.nextafter(at, math.inf))
+        for kink in traits.kinks
+        for near in (math.nextafter(kink, -math.inf), math.nextafter(kink, math.inf))
     ]
     inside = [
-        torch.minimum(torch.maximum(torch.tensor(at, dtype=torch.float64), lower), upper)
-        for at in (*traits.inflections, *beside)
+        torch.minimum(torch.maximum(torch.tensor(point, dtype=torch.float64), lower), upper)
+        for point in (*traits.inflections, *beside)
     ]
-    slopes = [traits.slope(at).abs() for at in (lower, upper, *inside)]
+    slopes = [traits.slope(point).abs() for point in (lower, upper, *inside)]
     return torch.stack(slopes).amax(0) * (1 + 1e-9) + 1e-9
 
 
@@ -128,10 +128,10 @@ class Rounding:
         float32 may be off.
         """
         run = Run(torch.zeros(len(points), dtype=torch.bool))
-        found = _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
-        if not isinstance(found, Spread):
+        outputs = _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
+        if not isinstance(outputs, Spread):
             return False
-        center, radius, error = found.parts()
+        center, radius, error = outputs.parts()
         return center.shape == logits.shape and bool(
             ((center - logits).abs() <= radius + error).all()
         )
@@ -154,11 +154,11 @@ class Rounding:
         Raises:
             Unsupported: a function without rule, named.
         """
-        known, found = (
+        known, radii = (
             None if inputs is None else deque(inputs),
             None if norms is None else deque(norms),
         )
-        run = Run(torch.zeros(len(lower), dtype=torch.bool), known, found)
+        run = Run(torch.zeros(len(lower), dtype=torch.bool), known, radii)
         run.reached(torch.maximum(lower.abs(), upper.abs()))
         logits = _Told(self._module).run(between(lower, upper, torch.zeros_like(lower), run))
         if not isinstance(logits, Spread):

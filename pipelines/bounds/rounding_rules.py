@@ -99,25 +99,27 @@ def layer_norm(
     # 3. What float32 adds in mean, variance and quotient: relative to the values' size, which may
     # be far greater than the deviation.
     condition = (1 + (magnitude / deviation).square()).sqrt()
-    own = (count + _UNITS) * UNIT * (2 * magnitude / deviation + condition * greatest) + TINY
+    rounding = (count + _UNITS) * UNIT * (2 * magnitude / deviation + condition * greatest) + TINY
     factor = torch.ones(()).double() if weight is None else exact(weight)
     scale, shift = factor.abs(), torch.zeros(()).double() if bias is None else exact(bias)
     # 4. Mark what may overflow on the way, then sum up the errors behind weight and bias.
     x.run.reached(magnitude.square())
-    x.run.reached(scale * (greatest + own) + shift.abs() + 0 * center)
-    off = scale * (moved + own) + 4 * UNIT * (scale * greatest + shift.abs()) + TINY + 0 * center
+    x.run.reached(scale * (greatest + rounding) + shift.abs() + 0 * center)
+    off = (
+        scale * (moved + rounding) + 4 * UNIT * (scale * greatest + shift.abs()) + TINY + 0 * center
+    )
     # The real values' own range, which float32's errors do not blur.
     first, last = center - radius, center + radius
     least = (least_variance(first, last, dims) + eps).sqrt()
     most = torch.fmax(least, (_greatest_variance(first, last, dims) + eps).sqrt())
-    down, up = _quotients(
+    down, above = _quotients(
         first - last.mean(dims, keepdim=True), last - first.mean(dims, keepdim=True), least, most
     )
-    ends = torch.maximum(down, -greatest), torch.minimum(up, greatest)
+    ends = torch.maximum(down, -greatest), torch.minimum(above, greatest)
     if known is not None:
         inner = _quotients(*known, *_roots(*known, dims, eps))
-        down, up = (torch.fmin(torch.fmax(each, ends[0]), ends[1]) for each in inner)
-        ends = down - _SLACK * (1 + down.abs()), up + _SLACK * (1 + up.abs())
+        down, above = (torch.fmin(torch.fmax(end, ends[0]), ends[1]) for end in inner)
+        ends = down - _SLACK * (1 + down.abs()), above + _SLACK * (1 + above.abs())
     lower, upper = (factor * end + shift for end in ends)
     return between(torch.minimum(lower, upper), torch.maximum(lower, upper), off, x.run)
 
@@ -172,29 +174,29 @@ _SCALING, _EXP = 8, 128
 
 
 def _product(
-    x: Spread, y: Spread, of: Callable[[Tensor, Tensor], Tensor], own: float, lost: Any
+    left: Spread, right: Spread, of: Callable[[Tensor, Tensor], Tensor], rounding: float, lost: Any
 ) -> Spread:
-    """The bilinear `of` of two values; its own rounding is `own` of the magnitudes, and `lost`
+    """The bilinear `of` of two values; its own rounding is `rounding` of the magnitudes, and `lost`
     by underflow.
     """
-    (center, radius, error), (other, spare, moved) = x.parts(), y.parts()
-    reach = of(x.magnitude(), y.magnitude())
-    x.run.reached(reach)
+    (center, radius, error), (other, spare, moved) = left.parts(), right.parts()
+    reach = of(left.magnitude(), right.magnitude())
+    left.run.reached(reach)
     wide = of(center.abs(), spare) + of(radius, other.abs() + spare)
     # The magnitudes of y include its errors, so this is |x| f + e |y| + e f.
-    off = of(center.abs() + radius, moved) + of(error, y.magnitude())
-    return Spread.of(of(center, other), wide, off + own * reach + lost, x.run)
+    off = of(center.abs() + radius, moved) + of(error, right.magnitude())
+    return Spread.of(of(center, other), wide, off + rounding * reach + lost, left.run)
 
 
-def products(x: Spread, y: Spread, more: int = 0) -> Spread:
-    """x @ y of activations (batch, ..., rows, n) and (batch, ..., n, columns); `more` units for
-    each product.
+def products(left: Spread, right: Spread, more: int = 0) -> Spread:
+    """left @ right of activations (batch, ..., rows, n) and (batch, ..., n, columns); `more` units
+    for each product.
     """
-    count = x.shape[-1]
+    count = left.shape[-1]
     small = (
-        x.magnitude().sum(-1, keepdim=True) + y.magnitude().sum(-2, keepdim=True) + count + 2
+        left.magnitude().sum(-1, keepdim=True) + right.magnitude().sum(-2, keepdim=True) + count + 2
     ) * TINY
-    return _product(x, y, torch.matmul, units(count + 2 + more), small)
+    return _product(left, right, torch.matmul, units(count + 2 + more), small)
 
 
 def attention(
@@ -224,9 +226,9 @@ def attention(
     return products(softmax(scaled, seen), value)
 
 
-def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
+def softmax(spread: Spread, seen: Tensor | None = None) -> Spread:
     """Softmax over the last dimension, of the entries that are `seen`."""
-    center, radius, error = x.parts()
+    center, radius, error = spread.parts()
     count = center.shape[-1]
     kept = torch.ones(center.shape[1:], dtype=torch.bool)
     kept = kept if seen is None else kept & seen
@@ -249,21 +251,23 @@ def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
     moved = torch.minimum(most * torch.expm1(both), both / 4).clamp(max=1.0)
     reach = (most + moved).clamp(max=1.0)
     # float32's own: the exponents' rounding grows with how far the inputs are apart.
-    own = reach * (torch.expm1(4 * UNIT * apart) + units(2 * count + _EXP)) + 4 * (count + 2) * TINY
-    off = moved + own.clamp(max=1.0)
-    return between(least, most, off if seen is None else off.masked_fill(~seen, 0.0), x.run)
+    rounding = (
+        reach * (torch.expm1(4 * UNIT * apart) + units(2 * count + _EXP)) + 4 * (count + 2) * TINY
+    )
+    off = moved + rounding.clamp(max=1.0)
+    return between(least, most, off if seen is None else off.masked_fill(~seen, 0.0), spread.run)
 
 
 def _mean(
-    x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, **_: Any
+    spread: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, **_: Any
 ) -> Spread:
     dims = (dim,) if isinstance(dim, int) else dim
-    if not dims or any(dimension % x.ndim == 0 for dimension in dims):
+    if not dims or any(dimension % spread.ndim == 0 for dimension in dims):
         raise Unsupported("no bound of the rounding of a mean over all inputs")
     return averaged(
-        x,
+        spread,
         lambda part: part.mean(dims, keepdim),
-        math.prod(x.shape[dimension] for dimension in dims),
+        math.prod(spread.shape[dimension] for dimension in dims),
     )
 
 
@@ -272,25 +276,28 @@ def _times(first: Any, second: Any) -> Spread:
     return _product(as_spread(first, second), as_spread(second, first), torch.mul, UNIT, TINY)
 
 
-def _quotient(x: Spread, divisor: Any) -> Spread:
-    if isinstance(divisor, Spread) or not isinstance(x, Spread):
+def _quotient(spread: Spread, divisor: Any) -> Spread:
+    if isinstance(divisor, Spread) or not isinstance(spread, Spread):
         raise Unsupported("no bound of the rounding of a quotient by an activation")
     rounded = 2 if is_number(divisor) else 0
     if not rounded:
         exact(divisor)
     size = divisor.detach().abs()
-    center, radius, error = x.parts()
-    reach = x.magnitude() / size
-    x.run.reached(reach)
+    center, radius, error = spread.parts()
+    reach = spread.magnitude() / size
+    spread.run.reached(reach)
     return Spread.of(
-        center / divisor, radius / size, error / size + (3 + rounded) * UNIT * reach + TINY, x.run
+        center / divisor,
+        radius / size,
+        error / size + (3 + rounded) * UNIT * reach + TINY,
+        spread.run,
     )
 
 
-def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None) -> Spread:
+def _pad(spread: Spread, pad: Any, mode: str = "constant", value: float | None = None) -> Spread:
     if mode != "constant" or value:
         raise Unsupported("no bound of the rounding of padding by other values than 0")
-    return x.each(lambda part: functional.pad(part, pad))
+    return spread.each(lambda part: functional.pad(part, pad))
 
 
 RULES: dict[Any, Callable[..., Any]] = {

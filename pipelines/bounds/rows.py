@@ -107,7 +107,7 @@ class Rows:
         violated = torch.tensor([point is not None for point in points])
         left = None if bool(late.all()) else (~violated).double().mean().item()
         self._attacked(eps, violated, late)
-        found = Found("pgd", violated, late, torch.zeros_like(late), seconds, None)
+        result = Found("pgd", violated, late, torch.zeros_like(late), seconds, None)
         setting, reason = self._setting(eps=eps), _told(late)
         return [
             Metric(
@@ -118,7 +118,7 @@ class Rows:
                 setting,
                 reason=reason,
             ),
-            *self._verdicts(properties, found, Verdict.VIOLATED),
+            *self._verdicts(properties, result, Verdict.VIOLATED),
         ]
 
     def attacks(self, properties: list[Property], attacked: Mapping[str, Attacked]) -> list[Metric]:
@@ -128,18 +128,20 @@ class Rows:
         eps = properties[0].eps
         # 1. Each attack by itself.
         metrics = []
-        for name, each in attacked.items():
+        for name, attacked_by in attacked.items():
             setting = self._setting(eps=eps, method=name)
-            reason = "; ".join(text for text in (_told(each.late), each.reason) if text)
+            reason = "; ".join(
+                text for text in (_told(attacked_by.late), attacked_by.reason) if text
+            )
             metrics += [
-                self._accuracy(each.broken, each.late, setting, reason),
-                Metric("seconds", each.seconds, "s", Direction.LOWER, setting, timing=True),
+                self._accuracy(attacked_by.broken, attacked_by.late, setting, reason),
+                Metric("seconds", attacked_by.seconds, "s", Direction.LOWER, setting, timing=True),
             ]
         # 2. A sample is broken where one attack breaks it, and late where none does and one had no
         # time.
-        broken = torch.stack([each.broken for each in attacked.values()]).any(0)
-        late = torch.stack([each.late for each in attacked.values()]).any(0) & ~broken
-        seconds = sum(each.seconds for each in attacked.values())
+        broken = torch.stack([result.broken for result in attacked.values()]).any(0)
+        late = torch.stack([result.late for result in attacked.values()]).any(0) & ~broken
+        seconds = sum(result.seconds for result in attacked.values())
         worst = Found(WORST, broken, late, torch.zeros_like(late), seconds, None)
         self._attacked(eps, broken, late)
         return [
@@ -170,14 +172,14 @@ class Rows:
             self._broken[eps] = broken if before is None else before | broken
 
     def found(
-        self, properties: list[Property], found: Found, layers: Sequence[str] = ()
+        self, properties: list[Property], result: Found, layers: Sequence[str] = ()
     ) -> list[Metric]:
         """What one method says at one radius, after `attack`. `layers` are the names of the
         activations.
         """
-        setting = self._setting(eps=properties[0].eps, method=found.method)
-        reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
-        certified = None if found.refused else found.holds.double().mean().item()
+        setting = self._setting(eps=properties[0].eps, method=result.method)
+        reason = "; ".join(text for text in (_told(result.late), result.reason) if text)
+        certified = None if result.refused else result.holds.double().mean().item()
         # What the attacks left and no bound proved is undecided.
         broken = self._broken.get(properties[0].eps)
         undecided = (
@@ -203,15 +205,15 @@ class Rows:
                 setting,
                 reason=unattacked,
             ),
-            *self._verdicts(properties, found, Verdict.HOLDS),
+            *self._verdicts(properties, result, Verdict.HOLDS),
         ]
-        if found.method == "alpha-crown":
+        if result.method == "alpha-crown":
             # It leaves the bounds of logits and activation inputs as CROWN gave them.
             return metrics
-        return metrics + self._widths(found, setting, reason, layers)
+        return metrics + self._widths(result, setting, reason, layers)
 
     def _widths(
-        self, found: Found, setting: Setting, reason: str, layers: Sequence[str]
+        self, result: Found, setting: Setting, reason: str, layers: Sequence[str]
     ) -> list[Metric]:
         """The widths of the logits' bounds, and which activations' inputs are unstable, in all and
         layer by layer.
@@ -220,14 +222,14 @@ class Rows:
         above 0. Means are over all properties and inputs. These counts have no direction: a ReLU
         whose interval does not contain 0 is linear, a GELU is not.
         """
-        bounds = found.bounds
+        bounds = result.bounds
         width = None if bounds is None else (bounds.upper - bounds.lower).mean().item()
         count = None if bounds is None else bounds.unstable.double().mean().item()
         metrics = [
             _width("bound_width", width, "logit", setting, reason),
             Metric("unstable_neurons", count, "count", Direction.NEUTRAL, setting, reason=reason),
         ]
-        if bounds is None or found.method not in _LAYERED:
+        if bounds is None or result.method not in _LAYERED:
             return metrics
         for name, (low, high) in zip(layers, bounds.inputs, strict=True):
             where = {**setting, "layer": name}
@@ -282,13 +284,15 @@ class Rows:
             for method, (value, reason) in peaks.items()
         ]
 
-    def _verdicts(self, properties: list[Property], found: Found, verdict: Verdict) -> list[Metric]:
+    def _verdicts(
+        self, properties: list[Property], result: Found, verdict: Verdict
+    ) -> list[Metric]:
         """What the method took, and one row per property: decided, out of time, or neither."""
-        setting = self._setting(eps=properties[0].eps, method=found.method)
-        otherwise = Verdict.UNSUPPORTED if found.refused else Verdict.UNKNOWN
-        said = [each.tolist() for each in (found.holds, found.late, found.rounded)]
+        setting = self._setting(eps=properties[0].eps, method=result.method)
+        otherwise = Verdict.UNSUPPORTED if result.refused else Verdict.UNKNOWN
+        said = [flags.tolist() for flags in (result.holds, result.late, result.rounded)]
         return [
-            Metric("seconds", found.seconds, "s", Direction.LOWER, setting, timing=True),
+            Metric("seconds", result.seconds, "s", Direction.LOWER, setting, timing=True),
             *(
                 Metric(
                     "robustness",
@@ -296,11 +300,11 @@ class Rows:
                     "verdict",
                     Direction.NEUTRAL,
                     setting,
-                    sample=each.sample,
+                    sample=prop.sample,
                     verdict=verdict if decided else Verdict.TIMEOUT if late else otherwise,
                     reason=_ROUNDED if rounded else "",
                 )
-                for each, decided, late, rounded in zip(properties, *said, strict=True)
+                for prop, decided, late, rounded in zip(properties, *said, strict=True)
             ),
         ]
 
@@ -310,7 +314,7 @@ def _width(name: str, value: float | None, unit: str, setting: Setting, reason: 
     if value is not None and not math.isfinite(value):
         value, reason = (
             None,
-            "; ".join(each for each in (reason, "some bounds are infinite") if each),
+            "; ".join(text for text in (reason, "some bounds are infinite") if text),
         )
     return Metric(name, value, unit, Direction.LOWER, setting, reason=reason)
 

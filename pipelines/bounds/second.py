@@ -141,13 +141,13 @@ class Second:
     ) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
         engine = self._engine()
         try:
-            lower, upper, own = engine.bound(regions, rows, method)
+            lower, upper, operands = engine.bound(regions, rows, method)
         except _FAILURES as error:
             self._begin_anew()
             raise Unsupported(
                 f"auto_LiRPA does not manage this network by {method}: {_line(error)}"
             ) from error
-        return lower, upper, [own[place] for place in self._tried[2]]
+        return lower, upper, [operands[place] for place in self._tried[2]]
 
     def _begin_anew(self) -> None:
         """Convert the network again: what failed leaves its state behind."""
@@ -182,7 +182,7 @@ class Second:
         inputs = [crown.inputs[place] for place in self._tried[1]]
         # 1. Optimize the lines of the margins' own bounds.
         try:
-            found = engine.optimize(regions, rows, inputs, done)
+            optimized_bounds = engine.optimize(regions, rows, inputs, done)
         except _FAILURES as error:
             self._begin_anew()
             raise Unsupported(f"auto_LiRPA's alpha-CROWN fails: {_line(error)}") from error
@@ -192,11 +192,11 @@ class Second:
         if hidden and not together:
             self.limited = f"{_ALONE}: those of all lines do not fit into memory"
         if not hidden or not together:
-            return found
-        for some in torch.split(torch.nonzero(~done(found)[:, 0])[:, 0], together):
-            if not len(some) or bool(done(found[some], some).all()):
+            return optimized_bounds
+        for some in torch.split(torch.nonzero(~done(optimized_bounds)[:, 0])[:, 0], together):
+            if not len(some) or bool(done(optimized_bounds[some], some).all()):
                 continue
-            known = found[some]
+            known = optimized_bounds[some]
 
             def enough(
                 margins: torch.Tensor, some: torch.Tensor = some, known: torch.Tensor = known
@@ -215,15 +215,18 @@ class Second:
                 self._begin_anew()
                 self.limited = f"{_ALONE}: auto_LiRPA does not manage all lines: {_line(error)}"
                 break
-            found[some] = torch.fmax(known, better)
-        return found
+            optimized_bounds[some] = torch.fmax(known, better)
+        return optimized_bounds
 
 
 def _found(wanted: list[torch.Tensor], among: list[torch.Tensor]) -> list[int]:
     """The place of each tensor among others. Raises Unsupported where one is none of them."""
     places = list[int]()
     for tensor in wanted:
-        place = next((at for at, each in enumerate(among) if same(each, tensor, _CLOSE)), None)
+        place = next(
+            (index for index, candidate in enumerate(among) if same(candidate, tensor, _CLOSE)),
+            None,
+        )
         if place is None:
             raise Unsupported("its conversion of the network has other activations")
         places.append(place)

@@ -88,9 +88,9 @@ class Spread(torch.Tensor):
     @staticmethod
     def of(center: torch.Tensor, radius: torch.Tensor, error: torch.Tensor, run: Run) -> Spread:
         """A tensor with this center, radius and rounding error, elementwise."""
-        made = center.as_subclass(Spread)
-        made.radius, made.error, made.run = radius, error, run
-        return made
+        spread = center.as_subclass(Spread)
+        spread.radius, spread.error, spread.run = radius, error, run
+        return spread
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -141,46 +141,48 @@ def exact(value: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(
-    x: Spread,
+    spread: Spread,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     apply: Callable[[Any, Any, Any], torch.Tensor],
     count: int = 0,
 ) -> Spread:
-    """`apply` of x, weight and bias sums at most `count` products, by default as many as the
-    weight has in a row.
+    """`apply` of the spread, weight and bias sums at most `count` products, by default as many as
+    the weight has in a row.
     """
     weight, bias = exact(weight.detach().double()), None if bias is None else exact(bias)
     size, count = weight.abs(), count or weight[0].numel()
-    center, radius, error = x.parts()
-    reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
+    center, radius, error = spread.parts()
+    reach = apply(spread.magnitude(), size, None if bias is None else bias.abs())
     moved = apply(error, size, None) + units(count + 2) * reach + (count + 2) * TINY
-    x.run.reached(reach)
-    return Spread.of(apply(center, weight, bias), apply(radius, size, None), moved, x.run)
+    spread.run.reached(reach)
+    return Spread.of(apply(center, weight, bias), apply(radius, size, None), moved, spread.run)
 
 
-def _linear(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Spread:
-    return _sums(x, weight, bias, functional.linear)
+def _linear(spread: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Spread:
+    return _sums(spread, weight, bias, functional.linear)
 
 
 def _convolution(
     apply: Callable[..., torch.Tensor], *, transposed: bool = False
 ) -> Callable[..., Spread]:
     def rule(
-        x: Spread,
+        spread: Spread,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         *window: Any,
         **named: Any,
     ) -> Spread:
         count = len(weight) * weight[0, 0].numel() if transposed else 0
-        return _sums(x, weight, bias, lambda *given: apply(*given, *window, **named), count)
+        return _sums(
+            spread, weight, bias, lambda *operands: apply(*operands, *window, **named), count
+        )
 
     return rule
 
 
 def _batch_norm(
-    x: Spread,
+    spread: Spread,
     mean: torch.Tensor,
     variance: torch.Tensor,
     weight: torch.Tensor | None,
@@ -188,54 +190,54 @@ def _batch_norm(
     eps: float,
     **_: Any,
 ) -> Spread:
-    center, radius, error = x.parts()
+    center, radius, error = spread.parts()
     shape = (1, -1, *[1] * (center.ndim - 2))
     scale = (variance + eps).rsqrt().abs() * (1 if weight is None else weight.abs())
     scale, shift = scale.reshape(shape), mean.abs().reshape(shape)
     offset = torch.zeros_like(scale) if bias is None else bias.abs().reshape(shape)
-    reach = scale * (x.magnitude() + shift) + offset
-    moved = scale * error + _NORM_UNITS * (UNIT * reach + TINY * (1 + x.magnitude() + shift))
-    x.run.reached(reach)
-    x.run.reached(scale.max().expand(len(center)))
+    reach = scale * (spread.magnitude() + shift) + offset
+    moved = scale * error + _NORM_UNITS * (UNIT * reach + TINY * (1 + spread.magnitude() + shift))
+    spread.run.reached(reach)
+    spread.run.reached(scale.max().expand(len(center)))
     center = functional.batch_norm(center, mean, variance, weight, bias, eps=eps)
-    return Spread.of(center, scale * radius, moved, x.run)
+    return Spread.of(center, scale * radius, moved, spread.run)
 
 
 def between(lower: torch.Tensor, upper: torch.Tensor, error: torch.Tensor, run: Run) -> Spread:
     return Spread.of((lower + upper) / 2, (upper - lower) / 2, error, run)
 
 
-def _relu(x: Spread, inplace: bool = False) -> Spread:
+def _relu(spread: Spread, inplace: bool = False) -> Spread:
     del inplace  # what was written by an operator in place is read by its result
-    center, radius, error = x.parts()
-    lower, upper = x.run.narrowed(center - radius, center + radius)
+    center, radius, error = spread.parts()
+    lower, upper = spread.run.narrowed(center - radius, center + radius)
     # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far
     # below `error`.
     off = upper + 1.01 * error <= 0
-    return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
+    return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), spread.run)
 
 
-def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
-    center, radius, error = x.parts()
+def _max_pool(spread: Spread, *window: Any, **named: Any) -> Spread:
+    center, radius, error = spread.parts()
     lower, upper, moved = (
-        functional.max_pool2d(each, *window, **named)
-        for each in (center - radius, center + radius, error)
+        functional.max_pool2d(end, *window, **named)
+        for end in (center - radius, center + radius, error)
     )
-    return between(lower, upper, moved, x.run)
+    return between(lower, upper, moved, spread.run)
 
 
-def averaged(x: Spread, mean: Callable[[torch.Tensor], torch.Tensor], count: int) -> Spread:
-    """`mean` of x, each of at most `count` values."""
-    found, magnitude = x.each(mean), x.magnitude()
-    error = found.error + units(count + 2) * mean(magnitude) + (count + 2) * TINY
-    x.run.reached(count * magnitude)
-    return Spread.of(found.parts()[0], found.radius, error, x.run)
+def averaged(spread: Spread, mean: Callable[[torch.Tensor], torch.Tensor], count: int) -> Spread:
+    """`mean` of the spread, each of at most `count` values."""
+    means, magnitude = spread.each(mean), spread.magnitude()
+    error = means.error + units(count + 2) * mean(magnitude) + (count + 2) * TINY
+    spread.run.reached(count * magnitude)
+    return Spread.of(means.parts()[0], means.radius, error, spread.run)
 
 
 def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
     # No window has more values than a channel.
-    return lambda x, *window, **named: averaged(
-        x, lambda part: pool(part, *window, **named), math.prod(x.shape[2:])
+    return lambda spread, *window, **named: averaged(
+        spread, lambda part: pool(part, *window, **named), math.prod(spread.shape[2:])
     )
 
 
@@ -262,18 +264,20 @@ def as_spread(value: torch.Tensor, like: Any) -> Spread:
 
 
 def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
-    return lambda x, *given, **named: x.each(lambda part: function(part, *given, **named))
+    return lambda spread, *operands, **named: spread.each(
+        lambda part: function(part, *operands, **named)
+    )
 
 
 def _cat(spreads: Any, dim: int = 0) -> Spread:
-    given = [
+    operands = [
         as_spread(spread, next(one for one in spreads if isinstance(one, Spread)))
         for spread in spreads
     ]
     center, radius, error = (
-        torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True)
+        torch.cat(parts, dim) for parts in zip(*[one.parts() for one in operands], strict=True)
     )
-    return Spread.of(center, radius, error, given[0].run)
+    return Spread.of(center, radius, error, operands[0].run)
 
 
 _SIZES = ("size", "dim", "__len__", "is_floating_point")
@@ -290,12 +294,12 @@ _SHAPES = (
 RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     **{
-        each: _convolution(each)
-        for each in (functional.conv1d, functional.conv2d, functional.conv3d)
+        function: _convolution(function)
+        for function in (functional.conv1d, functional.conv2d, functional.conv3d)
     },
     **{
-        each: _convolution(each, transposed=True)
-        for each in (
+        function: _convolution(function, transposed=True)
+        for function in (
             functional.conv_transpose1d,
             functional.conv_transpose2d,
             functional.conv_transpose3d,
@@ -311,6 +315,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     torch.cat: _cat,
     torch.Tensor.add: _sum_of_two(1),
     torch.Tensor.sub: _sum_of_two(-1),
-    torch.Tensor.neg: lambda x: Spread.of(-x.parts()[0], x.radius, x.error, x.run),
-    **{each: _rearranged(each) for each in _SHAPES},
+    torch.Tensor.neg: lambda spread: Spread.of(
+        -spread.parts()[0], spread.radius, spread.error, spread.run
+    ),
+    **{function: _rearranged(function) for function in _SHAPES},
 }

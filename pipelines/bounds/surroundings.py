@@ -61,7 +61,7 @@ def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
     }
     return (
         [attribute for attribute in attributes if not hasattr(attribute[0], attribute[1])],
-        {name: each for name, each in modules.items() if name not in sys.modules},
+        {name: module for name, module in modules.items() if name not in sys.modules},
     )
 
 
@@ -118,18 +118,18 @@ class _Function(torch.autograd.Function):
     """
 
     @staticmethod
-    def symbolic(graph: Any, own: Own, *operands: Any) -> Any:
-        made = graph.op(OPERATOR, *operands, number_i=own.number)
-        made.setType(
+    def symbolic(graph: Any, operator: Own, *operands: Any) -> Any:
+        value = graph.op(OPERATOR, *operands, number_i=operator.number)
+        value.setType(
             operands[0].type()
-            if own.shape is None
-            else operands[0].type().with_sizes([1, *own.shape])
+            if operator.shape is None
+            else operands[0].type().with_sizes([1, *operator.shape])
         )
-        return made
+        return value
 
     @staticmethod
-    def forward(_: Any, own: Own, *operands: torch.Tensor) -> Any:
-        return own.value(*operands)
+    def forward(_: Any, operator: Own, *operands: torch.Tensor) -> Any:
+        return operator.value(*operands)
 
 
 class Own(nn.Module):
@@ -152,21 +152,21 @@ class Own(nn.Module):
 
     def forward(self, *operands: torch.Tensor) -> torch.Tensor:
         """The values of the operation, (batch, *shape)."""
-        y: torch.Tensor = _Function.apply(self, *operands)  # type: ignore[no-untyped-call]
-        return y
+        output: torch.Tensor = _Function.apply(self, *operands)  # type: ignore[no-untyped-call]
+        return output
 
 
 def numbered(module: nn.Module) -> Callable[..., Any]:
     """Number the operations of a module; what makes auto_LiRPA's operator for a node, by its
     attributes.
     """
-    found = [each for each in module.modules() if isinstance(each, Own)]
-    for number, each in enumerate(found):
-        each.number = number
+    operators = [layer for layer in module.modules() if isinstance(layer, Own)]
+    for number, operator in enumerate(operators):
+        operator.number = number
 
     def make(
         attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None
     ) -> Any:
-        return found[int(attr["number"])].operator(attr, inputs, output_index, options)
+        return operators[int(attr["number"])].operator(attr, inputs, output_index, options)
 
     return make

@@ -101,9 +101,9 @@ class Judge:
             lower = torch.maximum(property_.lower, center - part * property_.eps)
             upper = torch.minimum(property_.upper, center + part * property_.eps)
             around = replace(property_, lower=lower, upper=upper)
-            (found,) = falsify(self._network.module, [around], seed=self._seed)
-            if found is not None and self.accepts(property_, found):
-                return found
+            (counterexample,) = falsify(self._network.module, [around], seed=self._seed)
+            if counterexample is not None and self.accepts(property_, counterexample):
+                return counterexample
         return None
 
 

@@ -244,8 +244,10 @@ class Questions:
             if known is not None:
                 return self._settled(Verdict.VIOLATED, "falsifier", known)
             late = time.monotonic() >= limits.deadline
-            told = OUT_OF_TIME.format(limit=limits.seconds, neurons=f"at most {self._neurons}")
-            return self._settled(Verdict.TIMEOUT, JOB_ENDS if late else told)
+            late_reason = OUT_OF_TIME.format(
+                limit=limits.seconds, neurons=f"at most {self._neurons}"
+            )
+            return self._settled(Verdict.TIMEOUT, JOB_ENDS if late else late_reason)
         self._neurons, least = self._reduced.neurons, self._reduced.least.units
         # 2. A case is excluded by one positive row. Of those left, the one nearest to a violation
         # comes first.
@@ -265,9 +267,9 @@ class Questions:
     def _solved(self, cases: Sequence[Sequence[int]]) -> Settled:
         exact_only = False
         for rows in cases:
-            reply, found = self._examine(rows)
-            if found is not None:
-                return self._settled(Verdict.VIOLATED, "solver", found)
+            reply, counterexample = self._examine(rows)
+            if counterexample is not None:
+                return self._settled(Verdict.VIOLATED, "solver", counterexample)
             if reply.end not in (End.SAT, End.UNSAT):
                 return self._undecided(reply)
             exact_only = exact_only or reply.end is End.SAT
@@ -277,12 +279,14 @@ class Questions:
 
     def _violated(self, point: Sequence[Fraction]) -> bool:
         """Whether all rows of a case are <= 0 at a rational input."""
-        made = self._asked.network.logits(point)
-        return any(all(self._asked.value(row, made) <= 0 for row in rows) for rows in self._cases)
+        logits = self._asked.network.logits(point)
+        return any(all(self._asked.value(row, logits) <= 0 for row in rows) for rows in self._cases)
 
-    def _settled(self, verdict: Verdict, reason: str, found: torch.Tensor | None = None) -> Settled:
+    def _settled(
+        self, verdict: Verdict, reason: str, counterexample: torch.Tensor | None = None
+    ) -> Settled:
         return Settled(
-            verdict, reason, self._neurons, solver_calls=self._calls, counterexample=found
+            verdict, reason, self._neurons, solver_calls=self._calls, counterexample=counterexample
         )
 
     def _undecided(self, reply: Reply) -> Settled:

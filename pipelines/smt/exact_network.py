@@ -81,7 +81,7 @@ class Curve:
         as beyond 1e100.
         """
         try:
-            found = relax(
+            relaxed = relax(
                 self.traits,
                 torch.from_numpy(lower),
                 torch.from_numpy(upper),
@@ -91,10 +91,10 @@ class Curve:
             raise Unsupported(f"no lines of {self.traits.name!r}: {error}") from error
         # Where a number is too large for such steps, it is a multiple of them, or beyond what is
         # verified at all.
-        below = np.floor(found.lower_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
-        above = np.ceil(found.upper_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
+        below = np.floor(relaxed.lower_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
+        above = np.ceil(relaxed.upper_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
         return Intervals(
-            lower, upper, found.lower_slope.numpy(), below, found.upper_slope.numpy(), above
+            lower, upper, relaxed.lower_slope.numpy(), below, relaxed.upper_slope.numpy(), above
         )
 
 
@@ -124,9 +124,9 @@ class ExactNetwork:
             [value.numerator * (scale // value.denominator) for value in point], dtype=object
         )
         state = Dyadic(units, 0)  # the true values times `scale`
-        for index, each in enumerate(self.maps):
-            bias = Dyadic(each.bias.units * scale, each.bias.exponent)
-            state = each.weight @ (state.above_zero() if index else state) + bias
+        for index, map_ in enumerate(self.maps):
+            bias = Dyadic(map_.bias.units * scale, map_.bias.exponent)
+            state = map_.weight @ (state.above_zero() if index else state) + bias
         return [value / scale for value in state.fractions()]
 
     def margin(self, point: Sequence[Fraction], label: int) -> Fraction:
@@ -171,8 +171,8 @@ class ExactNetwork:
         """
         state, error = points, np.zeros_like(points)
         with np.errstate(all="ignore"):
-            for depth, each in enumerate(self.maps):
-                weight, bias = each.weight.floats().T, each.bias.floats()
+            for depth, map_ in enumerate(self.maps):
+                weight, bias = map_.weight.floats().T, map_.bias.floats()
                 if depth and self.curves:
                     # A curve passes errors on by its greatest slope at the most, and rounds once
                     # more.
@@ -190,10 +190,10 @@ class ExactNetwork:
     def equals(self, other: ExactNetwork) -> bool:
         """Whether both have the same maps with the same numbers."""
         ours, theirs = (
-            [side_by_side([map_.weight, map_.bias[:, None]]) for map_ in of.maps]
-            for of in (self, other)
+            [side_by_side([map_.weight, map_.bias[:, None]]) for map_ in network.maps]
+            for network in (self, other)
         )
-        same = [each.shape for each in ours] == [each.shape for each in theirs]
+        same = [array.shape for array in ours] == [array.shape for array in theirs]
         return same and not any(
             (one - another).units.any() for one, another in zip(ours, theirs, strict=True)
         )
@@ -218,7 +218,9 @@ def greatest(network: ExactNetwork, rows: Affine) -> ExactNetwork:
         last, one = np.minimum(first + 1, count - 1), np.eye(len(first))
         takes = np.concatenate([every[first] - every[last], every[last], -every[last]])
         gives = np.concatenate([one, one, -one], axis=1)
-        take, give = (Affine(Dyadic.of(each), Dyadic.zeros(len(each))) for each in (takes, gives))
+        take, give = (
+            Affine(Dyadic.of(matrix), Dyadic.zeros(len(matrix))) for matrix in (takes, gives)
+        )
         maps[-1:] = [take.after(maps[-1]), give]
         curves += (Curve(RELU, 1.0),) if curves else ()
     return ExactNetwork(tuple(maps), curves)

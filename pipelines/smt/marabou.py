@@ -91,21 +91,21 @@ class Peer:
         Return what is believed of its answer, and what it says itself; None where it says nothing.
         """
         box = list(zip(asked.lower.floats().tolist(), asked.upper.floats().tolist(), strict=True))
-        if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
+        if not all(np.isfinite(array).all() for layer in self._layers for array in layer):
             return Settled(Verdict.UNSUPPORTED, "Marabou: a weight is beyond float64"), None
         claimed, point, deadline = None, None, time.monotonic() + seconds
         # 1. Ask case by case, until a witness is confirmed or Marabou has no answer.
         for case in cases:
             reply = self._ask(box, Affine(asked.rows.weight[case], asked.rows.bias[case]), deadline)
             if reply.end is End.SAT:
-                given = [
-                    min(max(float(each), low), high)
-                    for each, (low, high) in zip(reply.values, box, strict=True)
+                witness = [
+                    min(max(float(value), low), high)
+                    for value, (low, high) in zip(reply.values, box, strict=True)
                 ]
                 claimed = Verdict.VIOLATED
                 point = (
-                    suspects.near([Fraction(each) for each in given])
-                    if np.isfinite(given).all()
+                    suspects.near([Fraction(value) for value in witness])
+                    if np.isfinite(witness).all()
                     else None
                 )
                 if point is not None:
@@ -184,8 +184,8 @@ def marabou_question(
     # before it to the one behind it.
     for depth, (weight, bias) in enumerate(layers):
         if depth:
-            relus += [(each, each + len(inputs)) for each in inputs]
-            inputs = [each + len(inputs) for each in inputs]
+            relus += [(variable, variable + len(inputs)) for variable in inputs]
+            inputs = [variable + len(inputs) for variable in inputs]
             count += len(inputs)
         outputs = range(count, count + len(bias))
         for factors, constant, output in zip(weight.tolist(), bias.tolist(), outputs, strict=True):

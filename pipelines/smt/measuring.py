@@ -74,7 +74,7 @@ def _measured(options: SmtOptions, method: Method, network: Network, bench: Benc
     evidence = (
         Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     )
-    metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
+    metrics, counterexamples = list[Metric](), list[tuple[Property, torch.Tensor]]()
     # 1. At each radius decide the samples, and list verdicts, effort and what became of the proofs.
     for eps in options.eps:
         properties = method.properties(eps, bench, options.samples)
@@ -92,8 +92,10 @@ def _measured(options: SmtOptions, method: Method, network: Network, bench: Benc
                 evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
             )
         pairs = zip(properties, settled, strict=True)
-        found += [
-            (asked, each.counterexample) for asked, each in pairs if each.counterexample is not None
+        counterexamples += [
+            (asked, result.counterexample)
+            for asked, result in pairs
+            if result.counterexample is not None
         ]
     # 2. What was asked for and cannot be had is a row with a reason.
     if options.same_class:
@@ -106,7 +108,7 @@ def _measured(options: SmtOptions, method: Method, network: Network, bench: Benc
     # 3. The brackets of the least distance, by bisection over radii.
     if options.distance:
         metrics += distances(options, method, network, bench)
-    path = write_counterexamples(bench.folder, bench.data, method.runs(network), found)
+    path = write_counterexamples(bench.folder, bench.data, method.runs(network), counterexamples)
     written: dict[str, Path] = (
         {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
     )
@@ -121,7 +123,7 @@ def _settled(
     seed: int,
 ) -> list[Settled]:
     """The falsifier runs on all at once: each has an equal part of its seconds."""
-    started, found = time.perf_counter(), list[Settled]()
+    started, results = time.perf_counter(), list[Settled]()
     suspects = (
         falsify(network.module, properties, seed=seed)
         if method.takes_suspects
@@ -134,8 +136,8 @@ def _settled(
         name = f"eps-{property_.eps!r}/sample-{property_.sample}"
         settled = settled if evidence is None else evidence.check(name, settled)
         # The trees of a search are large, and needed no more.
-        found.append(replace(settled, proof=None))
-    return found
+        results.append(replace(settled, proof=None))
+    return results
 
 
 def distances(options: SmtOptions, method: Method, network: Network, bench: Bench) -> list[Metric]:
@@ -163,7 +165,7 @@ def distances(options: SmtOptions, method: Method, network: Network, bench: Benc
         return settled
 
     # Narrow each sample's bracket by bisection while the job has time.
-    properties, found = bench.properties(0.0, options.distance_samples), list[Bracket]()
+    properties, brackets = bench.properties(0.0, options.distance_samples), list[Bracket]()
     for prop in properties:
         left = method.limits.deadline - time.monotonic()
         if left <= 0:
@@ -172,18 +174,18 @@ def distances(options: SmtOptions, method: Method, network: Network, bench: Benc
         bracket = Bracket(
             decide, center, prop, bench.data.domain, greatest, options.distance_tolerance, left
         )
-        found.append(bracket.narrowed(_MOST_UNDECIDED))
+        brackets.append(bracket.narrowed(_MOST_UNDECIDED))
     # A clock that ended a question, or a search, may have moved an end of some bracket: then all
     # are of this machine.
-    ended = len(found) < len(properties) or any(
-        not each.decided and each.undecided < _MOST_UNDECIDED for each in found
+    ended = len(brackets) < len(properties) or any(
+        not bracket.decided and bracket.undecided < _MOST_UNDECIDED for bracket in brackets
     )
-    late = "" if len(found) == len(properties) else JOB_ENDS
+    late = "" if len(brackets) == len(properties) else JOB_ENDS
     metrics = [
         replace(metric, timing=ended or any(clocked))
-        for metric in _metrics(properties, found, setting, late)
+        for metric in _metrics(properties, brackets, setting, late)
     ]
-    clock = statistics.fmean(each.seconds for each in found) if found else None
+    clock = statistics.fmean(bracket.seconds for bracket in brackets) if brackets else None
     return [
         *metrics,
         Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late),
@@ -191,12 +193,15 @@ def distances(options: SmtOptions, method: Method, network: Network, bench: Benc
 
 
 def _metrics(
-    properties: Sequence[Property], found: Sequence[Bracket], setting: dict[str, str], late: str
+    properties: Sequence[Property], brackets: Sequence[Bracket], setting: dict[str, str], late: str
 ) -> list[Metric]:
-    lower = [max(0.0, -nearest_above(-(each.holds or Fraction(0)))) for each in found]
-    upper = [None if each.violated is None else nearest_above(each.violated) for each in found]
+    lower = [max(0.0, -nearest_above(-(bracket.holds or Fraction(0)))) for bracket in brackets]
+    upper = [
+        None if bracket.violated is None else nearest_above(bracket.violated)
+        for bracket in brackets
+    ]
     metrics: list[Metric] = []
-    for property_, bracket, low, high in zip(properties, found, lower, upper, strict=False):
+    for property_, bracket, low, high in zip(properties, brackets, lower, upper, strict=False):
         reason, sample = bracket.lack(), property_.sample
         metrics += [
             _distance("", low, setting, reason, sample),
@@ -204,9 +209,11 @@ def _metrics(
                 "_upper", high, setting, reason or _NONE_FOUND if high is None else reason, sample
             ),
         ]
-    known = [each for each in upper if each is not None]
+    known = [end for end in upper if end is not None]
     unknown = late or (
-        "" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples"
+        ""
+        if len(known) == len(brackets)
+        else _NONE_FOUND + f" of {len(brackets) - len(known)} samples"
     )
     return [
         *metrics,
@@ -299,8 +306,8 @@ class Bracket:
         """Why it is not decided; empty where it is."""
         if self.decided:
             return ""
-        told = f"{self.undecided} of {self.questions} radii asked about were undecided"
-        return told if self.undecided else JOB_ENDS
+        reason = f"{self.undecided} of {self.questions} radii asked about were undecided"
+        return reason if self.undecided else JOB_ENDS
 
     def _gap(self) -> tuple[Fraction, Fraction] | None:
         """Two neighbours among the radii asked about, further apart than the tolerance: the
@@ -350,12 +357,12 @@ class Bracket:
     def _box(self, radius: Fraction) -> Property:
         """The least box of float64 ends that contains the ball, within the domain."""
         lowest, highest = self.domain
-        middle = [Fraction(each) for each in self.center.flatten().tolist()]
+        middle = [Fraction(number) for number in self.center.flatten().tolist()]
         lower = [max(lowest, -nearest_above(radius - fraction)) for fraction in middle]
         upper = [min(highest, nearest_above(fraction + radius)) for fraction in middle]
         low, high = (
-            torch.tensor(each, dtype=torch.float64).reshape(self.center.shape)
-            for each in (lower, upper)
+            torch.tensor(end, dtype=torch.float64).reshape(self.center.shape)
+            for end in (lower, upper)
         )
         return replace(self.at_center, eps=nearest_above(radius), lower=low, upper=high)
 

@@ -75,8 +75,8 @@ def _fewest_inputs(network: Network, positions: int) -> int:
         return 0
     if network.vocabulary is None:
         return math.prod(network.input_shape)
-    tables = [each for each in network.module.modules() if isinstance(each, torch.nn.Embedding)]
-    widths = [each.embedding_dim for each in tables if each.num_embeddings == network.vocabulary]
+    tables = [layer for layer in network.module.modules() if isinstance(layer, torch.nn.Embedding)]
+    widths = [table.embedding_dim for table in tables if table.num_embeddings == network.vocabulary]
     # A sample that ends early may have fewer positions than are asked for.
     return (1 if positions else network.input_shape[-1]) * min(widths, default=0)
 
@@ -98,7 +98,7 @@ class Bisection(Method):
     ) -> None:
         asked = {"distance": options.distance, "same_class": options.same_class}
         if options.method in ("z3", "marabou") or any(asked.values()):
-            names = [name for name, given in asked.items() if given] or [
+            names = [name for name, wanted in asked.items() if wanted] or [
                 f"method {options.method!r}"
             ]
             raise Unsupported(
@@ -145,25 +145,25 @@ class Bisection(Method):
             return Settled(Verdict.HOLDS, BY_BOUNDS, nodes=1, seconds=time.monotonic() - began)
         # 2. Else the cascade of falsifier, bounds and bisection, in what is left of the time.
         left = began + seconds - time.monotonic()
-        found = decide(model, graph, specification, timeout=left, seed=self._seed)
-        verdict, reason, point = found.answer.verdict, found.reason, None
+        verification = decide(model, graph, specification, timeout=left, seed=self._seed)
+        verdict, reason, point = verification.answer.verdict, verification.reason, None
         if verdict is Verdict.HOLDS:  # rows speak of real arithmetic
             reason = reason.split(";")[0]
             reason = BY_BOUNDS if reason in ("intervals", "backward bounds") else reason
         # 3. A witness without the answer `sat` violates it in one arithmetic alone: float32 or the
         # reals. The reason says in which.
-        if found.witness is not None and found.answer is not Answer.SAT:
+        if verification.witness is not None and verification.answer is not Answer.SAT:
             verdict = Verdict.UNKNOWN
-            holds = found.answer is Answer.UNSAT_REAL
+            holds = verification.answer is Answer.UNSAT_REAL
             reason = (
                 ROUNDING_ONLY
                 if holds
                 else EXACT_ONLY
-                if found.answer is Answer.SAT_REAL
-                else found.reason
+                if verification.answer is Answer.SAT_REAL
+                else verification.reason
             )
-        elif found.witness is not None:
-            point = torch.tensor([float(each) for each in found.witness.inputs]).reshape(
+        elif verification.witness is not None:
+            point = torch.tensor([float(number) for number in verification.witness.inputs]).reshape(
                 property_.lower.shape
             )
             # 4. ONNX Runtime has shown the witness on the file; the network itself must violate the
@@ -178,7 +178,7 @@ class Bisection(Method):
         return Settled(
             verdict,
             reason,
-            nodes=found.boxes,
+            nodes=verification.boxes,
             counterexample=point,
             seconds=time.monotonic() - began,
             clocked=verdict is Verdict.TIMEOUT,
@@ -225,11 +225,13 @@ class _Asked:
             dict.fromkeys(constraint for case in asked.cases for constraint in case.constraints)
         )
         rows = torch.zeros(len(constraints), asked.outputs, dtype=torch.float64)
-        for row, each in zip(rows, constraints, strict=True):
-            for output, factor in each.terms:
+        for row, bound in zip(rows, constraints, strict=True):
+            for output, factor in bound.terms:
                 row[output] += float(factor)  # 1 or -1
         above = node.lower_bounds(rows) > rows.new_tensor(
             [float(constraint.bound) for constraint in constraints]
         )
-        broken = {each for each, yes in zip(constraints, above.tolist(), strict=True) if yes}
+        broken = {
+            constraint for constraint, yes in zip(constraints, above.tolist(), strict=True) if yes
+        }
         return all(broken.intersection(case.constraints) for case in asked.cases)

@@ -144,7 +144,7 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
     body = {
         **_stated(SMOOTH_PROOF, decided.asked, content),
         "slopes": [
-            [writing.slopes(space.root, i) for i in range(layer.start, layer.stop)]
+            [writing.slopes(space.root, index) for index in range(layer.start, layer.stop)]
             for layer in writing.layers
         ],
         "trees": [writing.tree(tree) for tree in decided.trees],
@@ -190,10 +190,12 @@ def _stated(kind: str, asked: Asked, content: bytes) -> Json:
         "property": {
             "rows": [
                 {
-                    "coefficients": {str(i): text for i, text in enumerate(own) if text != "0"},
+                    "coefficients": {
+                        str(index): text for index, text in enumerate(texts) if text != "0"
+                    },
                     "constant": constant,
                 }
-                for own, constant in zip(factors, _texts(asked.rows.bias), strict=True)
+                for texts, constant in zip(factors, _texts(asked.rows.bias), strict=True)
             ]
         },
     }
@@ -236,10 +238,10 @@ class _ByPhases:
 
     def tree(self, root: Node[Phases]) -> Json:
         """The tree from its root on."""
-        found = self._tree(root, (), None, _DEEPEST)
-        if found is None:
+        tree = self._tree(root, (), None, _DEEPEST)
+        if tree is None:
             raise RuntimeError("a part of the box was closed by a bound that is not > 0")
-        return found
+        return tree
 
     def _tree(
         self,
@@ -255,18 +257,18 @@ class _ByPhases:
             return self._leaf(node, lifted, nudged)
         if depth <= 0:
             raise _too_deep()
-        on = self._tree(node.halves[0], lifted, nudged, depth - 1)
+        upper_half = self._tree(node.halves[0], lifted, nudged, depth - 1)
         off = self._tree(node.halves[1], lifted, None, depth - 1)
-        if on is None or off is None:
+        if upper_half is None or off is None:
             return None
-        if on == off:
+        if upper_half == off:
             # Mostly the split was of no use. Else the halves prove the same by defaults that differ
             # with the phase.
             merged = self._tree(node.halves[0], (*lifted, node.split), nudged, depth)
             if merged is not None:
                 return merged
-            on = self._unlike(node.halves[0], node.split, lifted, off, depth - 1)
-        return {"neuron": list(self._places[node.split]), "on": on, "off": off}
+            upper_half = self._unlike(node.halves[0], node.split, lifted, off, depth - 1)
+        return {"neuron": list(self._places[node.split]), "on": upper_half, "off": off}
 
     def _unlike(
         self, half: Node[Phases], neuron: int, lifted: tuple[int, ...], other: Json, depth: int
@@ -275,9 +277,9 @@ class _ByPhases:
         asks for that.
         """
         for bits in _NUDGES:
-            found = self._tree(half, lifted, (neuron, bits), depth)
-            if found not in (None, other):
-                return found
+            tree = self._tree(half, lifted, (neuron, bits), depth)
+            if tree not in (None, other):
+                return tree
         raise Unsupported(
             "both halves of a split are proven by the same numbers, and no others were found"
         )
@@ -324,8 +326,8 @@ class _ByPhases:
         """
         numbers, places = _texts(chosen), self._places
         order = np.flatnonzero((chosen - _joined(usual)).units != 0).tolist()
-        order.sort(key=lambda each: (-places[each][0], places[each][1]))
-        return [[*places[each], numbers[each]] for each in order]
+        order.sort(key=lambda neuron: (-places[neuron][0], places[neuron][1]))
+        return [[*places[neuron], numbers[neuron]] for neuron in order]
 
 
 def _joined(usual: Sequence[Dyadic]) -> Dyadic:
@@ -340,7 +342,7 @@ class _ByIntervals:
 
     def slopes(self, part: Intervals, neuron: int) -> list[int]:
         """Return the slopes of the lines below and above a neuron, in units of 2**-_PLACES."""
-        return [_units(float(each[neuron]), _PLACES) for each in (part.below, part.above)]
+        return [_units(float(slopes[neuron]), _PLACES) for slopes in (part.below, part.above)]
 
     def tree(self, node: Node[Intervals], depth: int = _DEEPEST) -> Json:
         """The tree from a node on."""
@@ -351,14 +353,14 @@ class _ByIntervals:
             # left.
             shift = node.chosen.exponent - _PLACES
             numbers = [
-                int(each) << -shift if shift < 0 else int(each) >> shift
-                for each in node.chosen.units.tolist()
+                int(unit) << -shift if shift < 0 else int(unit) >> shift
+                for unit in node.chosen.units.tolist()
             ]
-            return {"p": [numbers[each] for each in self.layers]}
+            return {"p": [numbers[layer] for layer in self.layers]}
         if depth <= 0:
             raise _too_deep()
         neuron, (low, high) = node.split, node.halves
-        layer = next(i for i, each in enumerate(self.layers) if neuron < each.stop)
+        layer = next(index for index, layer in enumerate(self.layers) if neuron < layer.stop)
         return {
             "neuron": [layer, neuron - self.layers[layer].start],
             "cut": _units(float(low.part.upper[neuron]), _CUT_PLACES),

@@ -137,14 +137,18 @@ class _Box:
                 return tensor
         self.witness = self._attack.tried(center.repeat(len(self._places), 1), self._places)
         self.witness = self.witness or self._judge.rational(self._box.nearest(point))
-        return torch.tensor([float(each) for each in self.witness.inputs]) if self.witness else None
+        return (
+            torch.tensor([float(number) for number in self.witness.inputs])
+            if self.witness
+            else None
+        )
 
 
 def _rows(case: Case, outputs: int) -> list[Affine]:
     """Return, for each constraint, a row over the outputs that is <= 0 where the constraint is
     satisfied, times a positive number that makes it whole.
     """
-    found = []
+    rows = []
     for constraint in case.constraints:
         scale = math.lcm(
             constraint.bound.denominator, *[factor.denominator for _, factor in constraint.terms]
@@ -153,8 +157,8 @@ def _rows(case: Case, outputs: int) -> list[Affine]:
         for index, factor in constraint.terms:
             units[0, index] = int(factor * scale)
         constant = np.array([-int(constraint.bound * scale)], dtype=object)
-        found.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
-    return found
+        rows.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
+    return rows
 
 
 def _by_search(box: _Box, question: Question) -> Settled:
@@ -185,21 +189,21 @@ def _by_search(box: _Box, question: Question) -> Settled:
             return Settled(whole.verdict, whole.reason, nodes=box.nodes)
         chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
     # 3. Search all the rows that were chosen at once: this is the search that a proof is of.
-    found = box.search(network, chosen, question) if chosen else whole
+    decided = box.search(network, chosen, question) if chosen else whole
     return Settled(
-        found.verdict,
-        found.reason,
+        decided.verdict,
+        decided.reason,
         nodes=box.nodes,
-        proof=partial(proof_of, found) if proven else None,
+        proof=partial(proof_of, decided) if proven else None,
     )
 
 
 def _positive(box: _Box, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
     """The first row that is found to be > 0 in the whole box, within so many seconds each."""
     for number, row in enumerate(rows):
-        found = box.search(box.asked.network, [row], question, 1 / (len(rows) - number + 1), most)
-        if found.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
-            return row if found.verdict is Verdict.HOLDS else None
+        decided = box.search(box.asked.network, [row], question, 1 / (len(rows) - number + 1), most)
+        if decided.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
+            return row if decided.verdict is Verdict.HOLDS else None
     return None
 
 
@@ -208,18 +212,18 @@ def _by_z3(box: _Box, question: Question) -> Settled:
     ends it.
     """
     limits = Limits(_LONGEST, time.monotonic() + _left(question))
-    found = Questions(box.asked, box.parts, box, limits).decide()
-    return replace(found, reason=_OVER) if found.verdict is Verdict.TIMEOUT else found
+    settled = Questions(box.asked, box.parts, box, limits).decide()
+    return replace(settled, reason=_OVER) if settled.verdict is Verdict.TIMEOUT else settled
 
 
 def _by_marabou(box: _Box, question: Question) -> Settled:
     """Its opinion of all cases."""
     question.check()
-    found, _ = Peer(box.asked.network).opinion(box.asked, box.parts, box, _left(question))
+    settled, _ = Peer(box.asked.network).opinion(box.asked, box.parts, box, _left(question))
     return (
-        replace(found, reason=_FLOATS.format(found.reason))
-        if found.verdict is Verdict.HOLDS
-        else found
+        replace(settled, reason=_FLOATS.format(settled.reason))
+        if settled.verdict is Verdict.HOLDS
+        else settled
     )
 
 
@@ -248,19 +252,21 @@ def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> 
     # 3. Each box by the engine; the first that does not hold is the answer.
     for box, cases in specification.by_box():
         asked = _Box(network, box, cases, judge, attack)
-        found = engine(asked, question)
-        nodes += found.nodes or 0
-        if found.verdict is Verdict.VIOLATED:
+        verification = engine(asked, question)
+        nodes += verification.nodes or 0
+        if verification.verdict is Verdict.VIOLATED:
             assert asked.witness is not None
-            return _sat(question, network, judge, asked.witness, found.reason, nodes)
-        if found.verdict is not Verdict.HOLDS:
-            return Verification(Answer.of(found.verdict), None, found.reason, nodes).with_half(
-                judge
-            )
+            return _sat(question, network, judge, asked.witness, verification.reason, nodes)
+        if verification.verdict is not Verdict.HOLDS:
+            return Verification(
+                Answer.of(verification.verdict), None, verification.reason, nodes
+            ).with_half(judge)
         proofs += (
-            [] if found.proof is None else [partial(proof_text, found.proof, question.content)]
+            []
+            if verification.proof is None
+            else [partial(proof_text, verification.proof, question.content)]
         )
-    return Verification(Answer.UNSAT, None, found.reason, nodes, proofs=tuple(proofs))
+    return Verification(Answer.UNSAT, None, verification.reason, nodes, proofs=tuple(proofs))
 
 
 def _sat(
@@ -272,7 +278,7 @@ def _sat(
     nodes: int = 0,
 ) -> Verification:
     """Raises Unsupported where the layers that were read do not compute what ONNX Runtime shows."""
-    _compare(question, network, judge, np.array([[float(each) for each in witness.inputs]]))
+    _compare(question, network, judge, np.array([[float(number) for number in witness.inputs]]))
     return Verification(Answer.SAT, witness, reason, nodes)
 
 

@@ -87,24 +87,25 @@ def read_file(content: bytes) -> ExactNetwork:
         raise Unsupported(f"not a valid ONNX file: {' '.join(str(error).split())[:200]}") from error
     _check_file(model)
     # 1. One input of float32 and of fixed size for each sample, and one output.
-    graph, held = model.graph, {each.name for each in model.graph.initializer}
-    inputs = [each for each in graph.input if each.name not in held]
+    graph, held = model.graph, {tensor.name for tensor in model.graph.initializer}
+    inputs = [value_info for value_info in graph.input if value_info.name not in held]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise Unsupported(
             f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each"
         )
-    given = inputs[0].type.tensor_type
+    tensor_type = inputs[0].type.tensor_type
     # A free size is 0, and one of 0, of which there is no output, -1.
-    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.shape.dim] or [
-        0
-    ]
+    batch, *sizes = [
+        dimension.dim_value or -dimension.HasField("dim_value")
+        for dimension in tensor_type.shape.dim
+    ] or [0]
     if (
-        given.elem_type != onnx.TensorProto.FLOAT
+        tensor_type.elem_type != onnx.TensorProto.FLOAT
         or batch not in (0, 1)
         or not sizes
         or min(sizes) < 1
     ):
-        shape = [each.dim_param or each.dim_value for each in given.shape.dim]
+        shape = [dimension.dim_param or dimension.dim_value for dimension in tensor_type.shape.dim]
         raise Unsupported(
             f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed"
             " sizes)"
@@ -155,7 +156,7 @@ def _chained(
             f"the output has shape {shape}, and only vectors of logits are read exactly"
         )
     # An exact network without curves is one of ReLU, which has a decision procedure of its own.
-    rectified = all(each == Curve(RELU, 1.0) for each in curves)
+    rectified = all(curve == Curve(RELU, 1.0) for curve in curves)
     return ExactNetwork((*maps, pending or _identity(shape[0])), () if rectified else tuple(curves))
 
 
@@ -197,7 +198,8 @@ def _check_file(model: onnx.ModelProto) -> None:
     if model.functions:
         raise Unsupported(f"the file defines functions of its own, as '{model.functions[0].name}'")
     version = max(
-        (each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0
+        (opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")),
+        default=0,
     )
     if version < _OLDEST:
         raise Unsupported(f"operators of version {version}; exact reading needs {_OLDEST} or later")

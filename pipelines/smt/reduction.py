@@ -74,7 +74,8 @@ class Asked:
     def value(self, row: int, logits: Sequence[Fraction]) -> Fraction:
         """What a row is of these outputs."""
         products = (
-            factor * y for factor, y in zip(self.rows.weight[row].fractions(), logits, strict=True)
+            factor * logit
+            for factor, logit in zip(self.rows.weight[row].fractions(), logits, strict=True)
         )
         return sum(products, self.rows.bias[[row]].fractions()[0])
 
@@ -147,7 +148,7 @@ class Lined(Layer):
     def of(curve: Curve, forms: Dyadic, lower: Floats, upper: Floats, depth: int) -> Lined:
         """With lines that hold on [lower, upper]. Raises Unsupported where there are none."""
         numbers = {
-            name: Dyadic.of(each) for name, each in curve.lines(lower, upper)._asdict().items()
+            name: Dyadic.of(part) for name, part in curve.lines(lower, upper)._asdict().items()
         }
         return Lined(depth, np.arange(len(lower)), forms, **numbers)
 
@@ -281,18 +282,18 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
         if network.curves:
             ends = np.nextafter(low.floats(), -np.inf), np.nextafter(high.floats(), np.inf)
             layers.append(Lined.of(network.curves[depth], forms, *ends, depth))
-            on, left = np.arange(0), np.arange(count)
+            active, left = np.arange(0), np.arange(count)
         else:
             positive = np.array(low.units >= 0, dtype=bool)
-            on, left = (
+            active, left = (
                 np.flatnonzero(positive),
                 np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool)),
             )
             if len(left):
-                own, lower, upper = (each[left].shortened() for each in (forms, low, high))
-                layers.append(Unstable.of(own, lower, upper, depth, left))
+                open_forms, lower, upper = (part[left].shortened() for part in (forms, low, high))
+                layers.append(Unstable.of(open_forms, lower, upper, depth, left))
         # 3. Go through the next map: neurons that are on pass z, and those that are off give 0.
-        forms = product(following.weight[:, on], forms[on], deadline)
+        forms = product(following.weight[:, active], forms[active], deadline)
         forms = _raised(
             side_by_side([forms, following.weight[:, left]]), following.bias
         ).shortened()
@@ -315,11 +316,11 @@ def bound_rows(asked: Asked) -> Dyadic:
     """
     check_box(asked)
     low, high = asked.lower, asked.upper
-    for depth, each in enumerate((*asked.network.maps, asked.rows)):
-        plus, minus = each.weight.above_zero(), each.weight.below_zero()
-        if depth and each is not asked.rows:
+    for depth, map_ in enumerate((*asked.network.maps, asked.rows)):
+        plus, minus = map_.weight.above_zero(), map_.weight.below_zero()
+        if depth and map_ is not asked.rows:
             low, high = low.above_zero(), high.above_zero()
-        low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
+        low, high = plus @ low + minus @ high + map_.bias, plus @ high + minus @ low + map_.bias
     return low.shortened()
 
 
@@ -344,15 +345,15 @@ def carried(
     result: of each layer, the first one first, (rows, neurons), given what was taken of later
     layers.
     """
-    usual, end = list[Dyadic](), sum(len(each.index) for each in layers)
+    usual, end = list[Dyadic](), sum(len(layer.index) for layer in layers)
     for layer in reversed(layers):
         # Replace q a by p z + r: z is a row over the columns before this layer's own.
         before, start = layer.forms.shape[1], end - len(layer.index)
         q = rows[:, before:]
         usual.insert(0, layer.slopes(q))
         p = usual[0] if chosen is None else chosen[None, start:end]
-        made = rows[:, :before] + product(p.shortened(), layer.forms, deadline)
-        rows, end = _raised(made, layer.rest(q, p)).shortened(), start
+        carried_rows = rows[:, :before] + product(p.shortened(), layer.forms, deadline)
+        rows, end = _raised(carried_rows, layer.rest(q, p)).shortened(), start
     return rows, usual
 
 
@@ -376,12 +377,12 @@ def product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
     """
     rows, columns = left.shape[0], right.shape[1]
     size = max(1, _BLOCK // max(1, right.units.size))
-    found = np.full((rows, columns), 0, dtype=object)
+    result = np.full((rows, columns), 0, dtype=object)
     for start in range(0, rows, size):
         if time.monotonic() > deadline:
             raise OutOfTimeError
-        found[start : start + size] = np.dot(left.units[start : start + size], right.units)
-    return Dyadic(found, left.exponent + right.exponent)
+        result[start : start + size] = np.dot(left.units[start : start + size], right.units)
+    return Dyadic(result, left.exponent + right.exponent)
 
 
 def _raised(rows: Dyadic, constant: Dyadic) -> Dyadic:

@@ -61,11 +61,14 @@ def rows(
 
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
-    seconds, found = [_seconds(each, limit, counted=counted) for each in settled], list[Metric]()
+    seconds, metrics = (
+        [_seconds(result, limit, counted=counted) for result in settled],
+        list[Metric](),
+    )
     # 1. Each sample's verdict and seconds.
-    for sample, each, own in zip(samples, settled, seconds, strict=True):
-        censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
-        found += [
+    for sample, decision, second in zip(samples, settled, seconds, strict=True):
+        censored = "" if decision.verdict in _DECIDED else f"censored: {decision.reason}"
+        metrics += [
             Metric(
                 "robustness",
                 None,
@@ -73,13 +76,13 @@ def rows(
                 Direction.NEUTRAL,
                 setting,
                 sample=sample,
-                verdict=each.verdict,
-                reason=each.reason,
-                timing=each.clocked,
+                verdict=decision.verdict,
+                reason=decision.reason,
+                timing=decision.clocked,
             ),
             Metric(
                 "query_seconds",
-                own,
+                second,
                 "s",
                 Direction.LOWER,
                 setting,
@@ -91,11 +94,11 @@ def rows(
     # 2. The shares of verdicts, and what exact search verifies beyond what bounds do.
     verified, *others = shares(settled, _SHARES, setting)
     by_bounds = sum(
-        each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled
+        result.verdict is Verdict.HOLDS and result.reason == BY_BOUNDS for result in settled
     ) / len(settled)
     gap = (verified.value or 0.0) - by_bounds
     return [
-        *found,
+        *metrics,
         verified,
         *others,
         # No direction: it is small where bounds suffice, and also where nothing holds.
@@ -109,11 +112,11 @@ def rows(
 
 def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
     """What the solvers of real arithmetic had to do."""
-    neurons = [each.unstable_neurons for each in settled if each.unstable_neurons is not None]
+    neurons = [result.unstable_neurons for result in settled if result.unstable_neurons is not None]
     unstable = statistics.fmean(neurons) if neurons else None
     unreached = "" if neurons else _NOT_REACHED
-    clocked = any(each.clocked for each in settled)
-    calls = sum(each.solver_calls for each in settled)
+    clocked = any(result.clocked for result in settled)
+    calls = sum(result.solver_calls for result in settled)
     return [
         Metric("unstable_neurons", unstable, "count", Direction.LOWER, setting, reason=unreached),
         Metric("solver_calls", calls, "count", Direction.LOWER, setting, timing=clocked),
@@ -122,18 +125,18 @@ def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
 
 def shares(
     settled: Sequence[Settled],
-    told: Mapping[str, tuple[Sequence[Verdict], Direction]],
+    meanings: Mapping[str, tuple[Sequence[Verdict], Direction]],
     setting: Setting,
 ) -> list[Metric]:
     """The share of some verdicts, by the metric's name."""
-    clocked = any(each.clocked for each in settled)
-    found = {
-        name: sum(each.verdict in own for each in settled) / len(settled)
-        for name, (own, _) in told.items()
+    clocked = any(result.clocked for result in settled)
+    shares_by_name = {
+        name: sum(result.verdict in verdicts for result in settled) / len(settled)
+        for name, (verdicts, _) in meanings.items()
     }
     return [
-        Metric(name, value, "fraction", told[name][1], setting, timing=clocked)
-        for name, value in found.items()
+        Metric(name, value, "fraction", meanings[name][1], setting, timing=clocked)
+        for name, value in shares_by_name.items()
     ]
 
 
@@ -148,14 +151,14 @@ def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:
 def _cost(settled: Sequence[Settled], seconds: Sequence[float], setting: Setting) -> list[Metric]:
     """PAR-2 counts what is undecided twice."""
     clocked, nodes = (
-        any(each.clocked for each in settled),
-        [each.nodes for each in settled if each.nodes is not None],
+        any(result.clocked for result in settled),
+        [result.nodes for result in settled if result.nodes is not None],
     )
     par2 = statistics.fmean(
-        (1 + (each.verdict not in _DECIDED)) * own
-        for each, own in zip(settled, seconds, strict=True)
+        (1 + (result.verdict not in _DECIDED)) * second
+        for result, second in zip(settled, seconds, strict=True)
     )
-    asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
+    asked = [result.seconds for result in settled if result.reason != JOB_ENDS]
     late = (
         ""
         if len(asked) == len(settled)

@@ -87,7 +87,7 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
     """
     # 1. Z3's own program, with limits of steps and memory that are the same on every machine.
     held = (
-        each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe")
+        file.locate() for file in metadata.files("z3-solver") or () if file.name in ("z3", "z3.exe")
     )
     program = next(held, "z3")  # else where the system looks for programs
     options = {"rlimit": min(limits.steps, _GREATEST), "memory_max_size": limits.memory}
@@ -106,10 +106,10 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
         f" :reason-unknown)\n{wanted}"
     )
     said = _told(command, asked, limits)
-    found = said if isinstance(said, Reply) else _ANSWER.match(said)
-    if not isinstance(found, re.Match):
-        return found or Reply(End.CRASHED, reason=str(said).strip()[:500])
-    answer, steps, why, values = found.groups()
+    match = said if isinstance(said, Reply) else _ANSWER.match(said)
+    if not isinstance(match, re.Match):
+        return match or Reply(End.CRASHED, reason=str(said).strip()[:500])
+    answer, steps, why, values = match.groups()
     # 3. Without an answer the reason tells in words which limit was reached.
     if answer == "unknown":
         # "canceled" is what some parts of Z3 make of its step limit; nothing else cancels here.
@@ -134,13 +134,13 @@ def ask_marabou(question: Mapping[str, Any], limits: Limits) -> Reply:
     said = _told([sys.executable, "-m", __name__], json.dumps(asked), limits)
     if isinstance(said, Reply):
         return said
-    found = json.loads(said)
-    return Reply(End(found["end"]), reason=found["reason"], values=tuple(found["values"]))
+    reply = json.loads(said)
+    return Reply(End(reply["end"]), reason=reply["reason"], values=tuple(reply["values"]))
 
 
 def _told(command: Sequence[str], asked: str, limits: Limits) -> str | Reply:
     """What the program says; or how it ended, where it was killed, died, or has no memory left."""
-    path = os.pathsep.join(each or os.curdir for each in sys.path)
+    path = os.pathsep.join(folder or os.curdir for folder in sys.path)
     try:
         done = subprocess.run(
             command,

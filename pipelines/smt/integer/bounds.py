@@ -105,7 +105,7 @@ def least_values(
         # 3. The least q f(z) - p z over each neuron's interval, which the runs of f give exactly,
         # and p b of the definitions.
         total += (
-            sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
+            sum(run.least(rows[:, index], slopes[:, index]) for index, run in enumerate(runs))
             + slopes @ layer.bias
         )
         # 4. What is left is p W a, a row over the outputs of the layer before.
@@ -148,17 +148,17 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
             # rounded inward.
             rows = np.concatenate([layer.weight, -layer.weight]) << BITS
             try:
-                found = -(-least_values(network.layers[:depth], region, rows)[0] >> BITS)
+                lowest = -(-least_values(network.layers[:depth], region, rows)[0] >> BITS)
             except TooWide:
                 pass
             else:
                 count = len(layer.bias)
-                least = np.maximum(least, found[:count] + layer.bias)
-                most = np.minimum(most, layer.bias - found[count:])
+                least = np.maximum(least, lowest[:count] + layer.bias)
+                most = np.minimum(most, layer.bias - lowest[count:])
         # 3. Restrict each neuron's function to its interval; its range is what the next layer
         # takes.
         intervals = zip(layer.runs, least.tolist(), most.tolist(), strict=True)
-        runs = tuple(each.within(start, end) for each, start, end in intervals)
+        runs = tuple(run.within(start, end) for run, start, end in intervals)
         region = Region(lower, upper, (*region.runs, runs))
         ranges = np.array([run.range for run in runs])
         low, high = ranges[:, 0], ranges[:, 1]
@@ -188,14 +188,14 @@ def margins(
         )
     except TooWide:
         ranges, none = (
-            [each.range for each in region.runs[-1]],
+            [run.range for run in region.runs[-1]],
             {"prices": [[0] * len(layer.bias) for layer in network.layers]},
         )
         return np.array([ranges[label][0] - ranges[other][1] for other in others]), [none] * len(
             others
         )
     return np.asarray(-(-least >> BITS)), [
-        {"prices": [each[i].tolist() for each in taken]} for i in range(len(others))
+        {"prices": [prices[index].tolist() for prices in taken]} for index in range(len(others))
     ]
 
 
@@ -242,14 +242,14 @@ class HullProgram(Model):
         before[self._free_inputs] = np.arange(free)
         for layer, place, runs in zip(layers, self._places, region.runs, strict=True):
             kept, varying = np.flatnonzero(place != _NONE), before != _NONE
-            at, weight = place[kept], layer.weight[kept]
-            forms[at[:, None], before[varying]] = weight[:, varying]
-            constants[at] = weight[:, ~varying] @ values[~varying] + layer.bias[kept]
+            columns, weight = place[kept], layer.weight[kept]
+            forms[columns[:, None], before[varying]] = weight[:, varying]
+            constants[columns] = weight[:, ~varying] @ values[~varying] + layer.bias[kept]
             before, values = np.where(place == _NONE, _NONE, free + place), _constants(runs)
         # 3. The objective is the row over the kept outputs of the last layer.
-        costs[at] = row[kept] / 2.0**BITS
+        costs[columns] = row[kept] / 2.0**BITS
         # 4. Behind the definitions come the lines, those of one neuron next to each other.
-        ends = [each[self._free_inputs].astype(float) for each in (region.lower, region.upper)]
+        ends = [end[self._free_inputs].astype(float) for end in (region.lower, region.upper)]
         rows = np.arange(2 * _FACETS * count).reshape(count, 2 * _FACETS).T
         super().__init__((ends[0], ends[1]), forms, constants, _walls(self._kept(region)), rows)
         self.pay(np.zeros(free), costs, _PRICE_LIMIT)
@@ -268,11 +268,11 @@ class HullProgram(Model):
         changed = [(number, runs) for number, (runs, old) in pairs if runs is not old]
         self.move([number for number, _ in changed], _walls([runs for _, runs in changed]))
         self._region = region
-        found = self.optimum(deadline)
-        if found is None:
+        optimum = self.optimum(deadline)
+        if optimum is None:
             return None
         # One more, for the places of what was left out.
-        (offsets, z, a), duals = found[1], np.append(found[2], 0.0)
+        (offsets, z, a), duals = optimum[1], np.append(optimum[2], 0.0)
         point = region.lower.astype(float)
         point[self._free_inputs] = offsets
         sums, outputs, prices = [], [], []
@@ -302,8 +302,8 @@ def _walls(runs: Sequence[Runs]) -> Walls:
     )
     lower, upper, least, most = ends.T
     lines = np.zeros((len(runs), 2 * _FACETS, 2))
-    for each, own in zip(runs, lines, strict=True):
-        for side, facets in enumerate((each.hull.below, each.hull.above)):
+    for runs_of_neuron, line in zip(runs, lines, strict=True):
+        for side, facets in enumerate((runs_of_neuron.hull.below, runs_of_neuron.hull.above)):
             chosen = np.rint(np.linspace(0, len(facets) - 1, _FACETS)).astype(int)
-            own[side * _FACETS : (side + 1) * _FACETS] = [facets[index][:2] for index in chosen]
+            line[side * _FACETS : (side + 1) * _FACETS] = [facets[index][:2] for index in chosen]
     return Walls(lower, upper, least, most, lines[..., 0].T, lines[..., 1].T)

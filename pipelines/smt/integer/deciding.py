@@ -56,21 +56,21 @@ def decide(
     # 1. Bound every margin over the whole box: those that reach what is needed are proven by
     # prices, and their trees have no split.
     region = enter(network, query.lower, query.upper)
-    others = [each for each in range(network.classes) if each != query.label]
+    others = [label for label in range(network.classes) if label != query.label]
     least, by_bounds = margins(network, region, query.label, others)
-    is_open = least < np.array([query.needed(each) for each in others])
+    is_open = least < np.array([query.needed(other) for other in others])
     trees = {
         other: tree
         for other, tree, left in zip(others, by_bounds, is_open, strict=True)
         if not left
     }
 
-    def settled(verdict: Verdict, reason: str, found: Integers | None = None) -> Settled:
+    def settled(verdict: Verdict, reason: str, point: Integers | None = None) -> Settled:
         return Settled(
             verdict,
             reason,
             nodes=most_nodes - limits.nodes,
-            counterexample=None if found is None else torch.from_numpy(found),
+            counterexample=None if point is None else torch.from_numpy(point),
             proof=(
                 partial(_proof_of, network, query, region, trees)
                 if verdict is Verdict.HOLDS
@@ -84,9 +84,9 @@ def decide(
         return settled(Verdict.HOLDS, "bounds")
     # 2. Look for a counterexample before any search, which is slower at finding one; half of the
     # time is left for the search.
-    found = attack(network, query, seed=seed, deadline=started + seconds / 2)
-    if found is not None:
-        return settled(Verdict.VIOLATED, "falsifier", found)
+    violation = attack(network, query, seed=seed, deadline=started + seconds / 2)
+    if violation is not None:
+        return settled(Verdict.VIOLATED, "falsifier", violation)
     # 3. Branch and bound on each open margin, the least bound first: it is the likeliest to be
     # violated.
     open_, ended = np.flatnonzero(is_open), set[Finding]()
@@ -124,12 +124,12 @@ def _proof_of(
         "network": {"sha256": hashlib.sha256(content).hexdigest(), "sizes": sizes},
         "box": {"lower": query.lower.tolist(), "upper": query.upper.tolist()},
         "rows": [
-            {"coefficients": {str(query.label): 1, str(i): -1}, "at_least": query.needed(i)}
-            for i in trees
+            {"coefficients": {str(query.label): 1, str(other): -1}, "at_least": query.needed(other)}
+            for other in trees
         ],
         "slopes": [
-            [[each.slope_below for each in own], [each.slope_above for each in own]]
-            for own in hulls
+            [[hull.slope_below for hull in layer_hulls], [hull.slope_above for hull in layer_hulls]]
+            for layer_hulls in hulls
         ],
         "trees": list(trees.values()),
     }
@@ -144,8 +144,8 @@ def is_integer(content: bytes) -> bool:
     except Exception:  # what onnx raises for malformed files is for it to choose
         return False
     return any(
-        each.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
-        for each in inputs
+        value_info.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
+        for value_info in inputs
     )
 
 
@@ -168,27 +168,27 @@ def answer_integers(question: Question) -> Verification:
     question.check_sizes(network.inputs, network.classes)
     query = _query(specification)
     query.check(network)
-    found = decide(network, query, seconds=max(1e-3, question.deadline - time.perf_counter()))
+    settled = decide(network, query, seconds=max(1e-3, question.deadline - time.perf_counter()))
     # 2. A counterexample counts if ONNX Runtime shows it on the file: what was searched is our
     # reading of it.
     witness = None
-    if found.counterexample is not None:
+    if settled.counterexample is not None:
         kind = torch.uint8 if network.input.low == 0 else torch.int8
-        witness = Witnesses(specification, content).witness(found.counterexample.to(kind))
+        witness = Witnesses(specification, content).witness(settled.counterexample.to(kind))
         if witness is None:
             raise Unsupported(
                 f"{question.onnx}: ONNX Runtime computes something else than the integers that were"
                 " read"
             )
     # 3. What holds counts if the checker accepts its proof.
-    if found.proof is not None:
-        checked_text(found.proof(content), content)
-    proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
+    if settled.proof is not None:
+        checked_text(settled.proof(content), content)
+    proofs = () if settled.proof is None else (partial(proof_text, settled.proof, content),)
     return Verification(
-        Answer.of(found.verdict),
+        Answer.of(settled.verdict),
         witness,
-        found.reason,
-        found.nodes or 0,
+        settled.reason,
+        settled.nodes or 0,
         proofs=proofs,
         of_reals=False,
     )

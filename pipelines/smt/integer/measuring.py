@@ -65,7 +65,7 @@ class SameClass(Method):
         eps = radius * self.quantized.input.scale
         setting: Setting = {"eps": eps, "steps": radius, "method": self.name}
         settled = [self.settle(prop, None) for prop in bench.properties(eps, samples)]
-        told = {
+        meanings = {
             "same_class_fraction": ((Verdict.HOLDS,), Direction.HIGHER),
             "other_class_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
             "class_undecided_fraction": (UNDECIDED, Direction.LOWER),
@@ -78,12 +78,12 @@ class SameClass(Method):
                 Direction.NEUTRAL,
                 setting,
                 sample=sample,
-                verdict=each.verdict,
-                reason=each.reason,
+                verdict=result.verdict,
+                reason=result.reason,
             )
-            for sample, each in enumerate(settled)
+            for sample, result in enumerate(settled)
         ]
-        return about + shares(settled, told, setting)
+        return about + shares(settled, meanings, setting)
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """Decide whether both networks give one class in the whole box, in real arithmetic on the
@@ -124,13 +124,13 @@ class SameClass(Method):
                 Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound"
             )
         # 3. Search for an integer input to which the integer network gives another class.
-        found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
-        if found.counterexample is None:
-            return found
+        settled = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
+        if settled.counterexample is None:
+            return settled
         # 4. Integers count if a float32 input of the box rounds to them and shows two classes.
-        point = both.real(found.counterexample.numpy())
+        point = both.real(settled.counterexample.numpy())
         if point is not None and both.differ(point[None])[0]:
-            return Settled(Verdict.VIOLATED, found.reason, counterexample=point)
+            return Settled(Verdict.VIOLATED, settled.reason, counterexample=point)
         why = "only integers at the rim have another class, and no float32 input rounds to them"
         return Settled(Verdict.UNKNOWN, why)
 
@@ -205,7 +205,7 @@ class _Both:
             if end is not None:
                 line = torch.linspace(0, 1, _ON_LINE).reshape(-1, *[1] * len(shape))
                 tried.append(self.middle + line * (end - self.middle))
-        for points in (each.clamp(self.lower, self.upper) for each in tried):
+        for points in (candidates.clamp(self.lower, self.upper) for candidates in tried):
             for index in torch.nonzero(self.differ(points))[:, 0].tolist():
                 # A batch may round otherwise than the input alone.
                 if bool(self.differ(points[index : index + 1])[0]):
@@ -251,8 +251,11 @@ def measure_integer(
     session, test = open_onnx(content), bench.data.test
     samples = range(min(options.samples, len(test)))
     points = [
-        (integer_network.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i]))
-        for i in samples
+        (
+            integer_network.input.integers(test.inputs[index].numpy().ravel()),
+            int(test.targets[index]),
+        )
+        for index in samples
     ]
     # a tie is an error
     right = [bool(integer_network.margins(center[None], label)[0] > 0) for center, label in points]
@@ -288,24 +291,24 @@ def measure_integer(
             "steps": radius,
             "method": "integer",
         }
-        found = [
+        results = [
             evidence.check(f"steps-{radius}/sample-{sample}", settled(sample, radius))
             for sample in samples
         ]
-        metrics += [*rows(samples, found, limits.seconds, setting), *evidence.metrics(setting)]
+        metrics += [*rows(samples, results, limits.seconds, setting), *evidence.metrics(setting)]
         if options.same_class:
             metrics += SameClass(network, integer_network, limits).metrics(
                 bench, radius, len(samples)
             )
         # Run each counterexample in ONNX Runtime, on the file, before it is written.
-        for sample, each in zip(samples, found, strict=True):
-            if each.counterexample is not None:
+        for sample, result in zip(samples, results, strict=True):
+            if result.counterexample is not None:
                 label = points[sample][1]
                 about = {"sample": sample, "steps": radius, "eps": setting["eps"], "label": label}
                 written.append(
                     {
                         **about,
-                        **_found(integer_network, session, each.counterexample, sample, label),
+                        **_found(integer_network, session, result.counterexample, sample, label),
                     }
                 )
     path = bench.folder / COUNTEREXAMPLES

@@ -94,10 +94,10 @@ class Runs:
     @cached_property
     def hull(self) -> Hull:
         """The convex hull of the graph."""
-        z = np.stack([self.firsts, self.lasts], axis=1).ravel().astype(float)
-        values, middle = np.repeat(self.values, 2).astype(float), (z[0] + z[-1]) / 2
-        below = _facets(z, values)
-        above = [(-slope, -intercept, end) for slope, intercept, end in _facets(z, -values)]
+        arguments = np.stack([self.firsts, self.lasts], axis=1).ravel().astype(float)
+        values, middle = np.repeat(self.values, 2).astype(float), (arguments[0] + arguments[-1]) / 2
+        below = _facets(arguments, values)
+        above = [(-slope, -intercept, end) for slope, intercept, end in _facets(arguments, -values)]
         slopes = [
             next(slope for slope, _, end in lines if end >= middle) for lines in (below, above)
         ]
@@ -117,24 +117,26 @@ class Runs:
             self._parts[lower, upper] = Runs(firsts, lasts, self.values[start:stop])
         return self._parts[lower, upper]
 
-    def farthest(self, z: float, *, above: bool) -> int:
+    def farthest(self, argument: float, *, above: bool) -> int:
         """The last argument of the run behind which to cut: where f is farthest from the facet over
-        z.
+        `argument`.
 
         The function must not be constant.
         """
         lines, ends = self.hull.above if above else self.hull.below, self.lasts[:-1]
-        index = next((i for i, line in enumerate(lines) if line[2] >= z), len(lines) - 1)
+        index = next(
+            (place for place, line in enumerate(lines) if line[2] >= argument), len(lines) - 1
+        )
         slope, intercept, end = lines[index]
         start = self.lower if index == 0 else lines[index - 1][2]
         inner = ends[(ends >= start - 1) & (ends < end)]
-        inner = inner if len(inner) else ends[[int(np.argmin(np.abs(ends - z)))]]
-        gaps = [np.abs(self.at(each) - slope * each - intercept) for each in (inner, inner + 1)]
+        inner = inner if len(inner) else ends[[int(np.argmin(np.abs(ends - argument)))]]
+        gaps = [np.abs(self.at(place) - slope * place - intercept) for place in (inner, inner + 1)]
         return int(inner[np.argmax(np.maximum(*gaps))])
 
-    def at(self, z: npt.ArrayLike) -> Integers:
-        """f(z), elementwise, for z between `lower` and `upper`."""
-        return np.asarray(self.values[np.searchsorted(self.lasts, z)])
+    def at(self, arguments: npt.ArrayLike) -> Integers:
+        """f(arguments), elementwise, for arguments between `lower` and `upper`."""
+        return np.asarray(self.values[np.searchsorted(self.lasts, arguments)])
 
     def least(self, factors: Integers, slopes: Integers) -> Integers:
         """min over z of factor f(z) - slope z, exactly, for each pair (rows,): a run's line is
@@ -154,7 +156,7 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
     length = int((upper - lower).max()) + 1
     if length > _LONGEST:
         raise Unsupported(f"accumulators take {length} values; at most {_LONGEST} are looked at")
-    found: list[list[tuple[Integers, Integers]]] = [[] for _ in lower]
+    parts_of: list[list[tuple[Integers, Integers]]] = [[] for _ in lower]
     previous = None
     # 1. Compute the functions chunk by chunk: wherever a value differs from the one before it a run
     # starts. Neurons of shorter intervals repeat their last argument, which starts none.
@@ -162,17 +164,19 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
         arguments = np.minimum(
             lower + np.arange(start, min(start + _CHUNK, length))[:, None], upper
         )
-        made = function(arguments)
-        before = made[:1] - 1 if previous is None else previous  # the first argument starts a run
-        changes = np.diff(made, axis=0, prepend=before) != 0
+        results = function(arguments)
+        before = (
+            results[:1] - 1 if previous is None else previous
+        )  # the first argument starts a run
+        changes = np.diff(results, axis=0, prepend=before) != 0
         for neuron, column in enumerate(changes.T):
             rows = np.flatnonzero(column)
-            found[neuron].append((arguments[rows, neuron], made[rows, neuron]))
-        previous = made[-1:]
+            parts_of[neuron].append((arguments[rows, neuron], results[rows, neuron]))
+        previous = results[-1:]
     # 2. A run ends before the next one starts, and the last one at the interval's end.
     runs = []
-    for parts, end in zip(found, upper.tolist(), strict=True):
-        firsts, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    for parts, end in zip(parts_of, upper.tolist(), strict=True):
+        firsts, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         runs.append(Runs(firsts, np.append(firsts[1:] - 1, end), values))
     return runs
 
@@ -190,10 +194,10 @@ class Layer:
     bias: Integers
     runs: tuple[Runs, ...]
 
-    def __call__(self, x: Integers) -> Integers:
+    def __call__(self, inputs: Integers) -> Integers:
         """The outputs, (points, neurons), of (points, inputs)."""
         keys, values = self._table
-        places = np.searchsorted(keys, self.accumulate(x) + _APART * np.arange(len(self.bias)))
+        places = np.searchsorted(keys, self.accumulate(inputs) + _APART * np.arange(len(self.bias)))
         return np.asarray(values[places])
 
     @cached_property
@@ -201,15 +205,15 @@ class Layer:
         """Return, for all neurons together, the last argument of each run, raised by `_APART` per
         neuron, and the run's value.
         """
-        keys = [each.lasts + _APART * index for index, each in enumerate(self.runs)]
+        keys = [run.lasts + _APART * index for index, run in enumerate(self.runs)]
         return np.concatenate(keys), np.concatenate([run.values for run in self.runs])
 
-    def accumulate(self, x: Integers) -> Integers:
+    def accumulate(self, inputs: Integers) -> Integers:
         """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64
         holds them.
         """
-        made = x.astype(np.float64) @ self.weight.T.astype(np.float64)
-        return np.asarray(made.astype(np.int64) + self.bias)
+        sums = inputs.astype(np.float64) @ self.weight.T.astype(np.float64)
+        return np.asarray(sums.astype(np.int64) + self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +335,7 @@ class Query:
     def violated_by(self, network: IntegerNetwork, points: Integers) -> Integers:
         """Indices of the points (points, inputs), all in the box, that have another class."""
         logits = network.logits(points)
-        needed = np.array([self.needed(each) for each in range(network.classes)])
+        needed = np.array([self.needed(label) for label in range(network.classes)])
         kept = logits[:, [self.label]] - logits >= needed
         kept[:, self.label] = True
         return np.flatnonzero(~kept.all(1))
@@ -339,7 +343,7 @@ class Query:
     def all_points(self) -> Integers:
         """Every input of the box, (points, inputs)."""
         free = np.flatnonzero(self.lower < self.upper)
-        ranges = [range(int(self.lower[i]), int(self.upper[i]) + 1) for i in free]
+        ranges = [range(int(self.lower[index]), int(self.upper[index]) + 1) for index in free]
         grids = np.array(list(product(*ranges)), dtype=np.int64).reshape(self.points, len(free))
         points = np.tile(self.lower, (len(grids), 1))
         points[:, free] = grids
@@ -380,6 +384,6 @@ def box_of_property(
     if property_.center is not None:
         raise ValueError("an L2 ball is no box of integers")
     lower, upper = (
-        network.input.integers(each.numpy().ravel()) for each in (property_.lower, property_.upper)
+        network.input.integers(end.numpy().ravel()) for end in (property_.lower, property_.upper)
     )
     return Query(lower, upper, property_.label, first_wins)

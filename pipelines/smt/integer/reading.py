@@ -73,12 +73,12 @@ def _compare(network: IntegerNetwork, content: bytes) -> None:
     points[0], points[1] = low, high
     try:
         session = open_onnx(content)
-        found = [replayed(session, network, point) for point in points]
+        replays = [replayed(session, network, point) for point in points]
     except Exception as error:  # of ONNX Runtime, which documents none
         raise Unsupported(
             f"ONNX Runtime does not run the file: {' '.join(str(error).split())[:300]}"
         ) from error
-    for computed, expected in zip(found, network.logits(points), strict=True):
+    for computed, expected in zip(replays, network.logits(points), strict=True):
         if not np.array_equal(computed, expected):
             raise Unsupported(
                 f"ONNX Runtime computes {computed[:8]}, and the file's nodes {expected[:8]}"
@@ -87,9 +87,9 @@ def _compare(network: IntegerNetwork, content: bytes) -> None:
 
 def replayed(session: InferenceSession, network: IntegerNetwork, point: Integers) -> Integers:
     """The logits, (classes,), that ONNX Runtime gives integers, (inputs,)."""
-    given = torch.from_numpy(point).to(torch.uint8 if network.input.low == 0 else torch.int8)
+    tensor = torch.from_numpy(point).to(torch.uint8 if network.input.low == 0 else torch.int8)
     return (
-        run_onnx(session, given.reshape(1, *network.input_shape)).numpy().astype(np.int64).ravel()
+        run_onnx(session, tensor.reshape(1, *network.input_shape)).numpy().astype(np.int64).ravel()
     )
 
 
@@ -133,16 +133,16 @@ class _Reader:
         self.model, graph = model, model.graph
         self.layers, self.between = list[Layer](), list[onnx.NodeProto]()
         self.constants: dict[str, Any] = {
-            each.name: numpy_helper.to_array(each) for each in graph.initializer
+            tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer
         }
-        inputs = [each for each in graph.input if each.name not in self.constants]
+        inputs = [value_info for value_info in graph.input if value_info.name not in self.constants]
         if len(inputs) != 1 or len(graph.output) != 1:
             raise Unsupported(
                 f"{len(inputs)} inputs and {len(graph.output)} outputs; there must be one of each"
             )
-        (given,) = inputs
-        shape = tuple(each.dim_value for each in given.type.tensor_type.shape.dim)[1:]
-        kind = np.dtype(helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
+        (source,) = inputs
+        shape = tuple(dimension.dim_value for dimension in source.type.tensor_type.shape.dim)[1:]
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type))
         if kind not in (np.uint8, np.int8) or not shape or min(shape) < 1:
             raise Unsupported(
                 f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape"
@@ -155,7 +155,7 @@ class _Reader:
             np.full(size, self.low, np.int64),
             np.full(size, self.high, np.int64),
         )
-        self.source, self.flat, self.current = given.name, len(shape) == 1, {given.name}
+        self.source, self.flat, self.current = source.name, len(shape) == 1, {source.name}
         self.pending: tuple[str, Integers, Integers] | None = None
 
     def read(self) -> IntegerNetwork:
@@ -239,7 +239,7 @@ class _Reader:
         divisor = self.constants.get(node.input[1])
         if divisor is None or divisor.dtype.kind not in "iu" or divisor.min() <= 0:
             return False
-        makers = [each for each in self.between if each.output[0] == node.input[0]]
+        makers = [maker for maker in self.between if maker.output[0] == node.input[0]]
         if not makers or makers[0].op_type != "BitwiseAnd":
             return False
         kept = [self.constants[name] for name in makers[0].input if name in self.constants]
@@ -314,9 +314,9 @@ class _Reader:
         # the standard defines its operators, rounding included.
         taken = {name for node in self.between for name in node.input}
         source = self.source
-        given, made = ([onnx.ValueInfoProto(name=each)] for each in (source, result))
-        held = [each for each in self.model.graph.initializer if each.name in taken]
-        graph = helper.make_graph(self.between, "between", given, made, held)
+        inputs, outputs = ([onnx.ValueInfoProto(name=name)] for name in (source, result))
+        held = [tensor for tensor in self.model.graph.initializer if tensor.name in taken]
+        graph = helper.make_graph(self.between, "between", inputs, outputs, held)
         evaluator = ReferenceEvaluator(
             helper.make_model(graph, opset_imports=self.model.opset_import)
         )
@@ -324,8 +324,8 @@ class _Reader:
         def function(sums: Integers) -> Integers:
             try:
                 with np.errstate(over="ignore"):
-                    (found,) = evaluator.run(None, {source: sums.astype(np.int32)})
-                return np.asarray(np.broadcast_to(found, sums.shape).astype(np.int64))
+                    (values,) = evaluator.run(None, {source: sums.astype(np.int32)})
+                return np.asarray(np.broadcast_to(values, sums.shape).astype(np.int64))
             except Exception as error:  # of ONNX's reference, which documents none
                 raise Unsupported(
                     f"the reference does not compute what follows {source!r}: {error}"
@@ -342,4 +342,4 @@ def _remainder(kept: Integers, divisor: Integers) -> Integers:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

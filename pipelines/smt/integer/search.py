@@ -50,16 +50,16 @@ def attack(
     generator = np.random.default_rng(seed)
     middle = (query.lower + query.upper) // 2
     starts = np.concatenate([middle[None], query.random_points(_STARTS, generator)])
-    found = first_violation(network, query, starts)
-    if found is not None or not (query.lower < query.upper).any():
-        return found
+    point = first_violation(network, query, starts)
+    if point is not None or not (query.lower < query.upper).any():
+        return point
     gaps = _smooth_margins(network, middle[None], query.label)[0]
     for other in np.argsort(gaps).tolist():
         if other != query.label:
             for start in starts:
-                found = descend(network, query, other, start, deadline)
-                if found is not None:
-                    return found
+                point = descend(network, query, other, start, deadline)
+                if point is not None:
+                    return point
     return None
 
 
@@ -77,21 +77,23 @@ def descend(
     """
     x, best = start, float(_smooth_margins(network, start[None], query.label)[0, other])
     free = np.flatnonzero(query.lower < query.upper)
-    at = np.arange(len(free))
+    places = np.arange(len(free))
     # Steepest descent over single moves to an end of the box; the first steps also try to leap, by
     # all moves that gain.
     for step in range(_LEAPS + _STEPS):
         if time.monotonic() >= deadline:
             return None
         # Every point that differs from x in one free input, which is at an end there.
-        down, up = np.tile(x, (len(free), 1)), np.tile(x, (len(free), 1))
-        down[at, free], up[at, free] = query.lower[free], query.upper[free]
-        moves = np.concatenate([down, up])
+        down, raised = np.tile(x, (len(free), 1)), np.tile(x, (len(free), 1))
+        down[places, free], raised[places, free] = query.lower[free], query.upper[free]
+        moves = np.concatenate([down, raised])
         margins = _smooth_margins(network, moves, query.label)[:, other]
         if step < _LEAPS:
             # All moves at once that gain alone, of each input the better one.
             lower, upper = np.split(margins, 2)
-            better = np.where(lower <= upper, at, len(free) + at)[np.minimum(lower, upper) < best]
+            better = np.where(lower <= upper, places, len(free) + places)[
+                np.minimum(lower, upper) < best
+            ]
             leap = x + (moves[better] - x).sum(0)
             moves = np.concatenate([leap[None], moves])
             margins = np.append(
@@ -122,7 +124,11 @@ def _smooth_margins(
         points = layer(points)
     pairs = zip(last.accumulate(points).T, last.runs, strict=True)
     logits = np.stack(
-        [np.interp(sums, (f.firsts + f.lasts) / 2, f.values) for sums, f in pairs], axis=1
+        [
+            np.interp(sums, (function.firsts + function.lasts) / 2, function.values)
+            for sums, function in pairs
+        ],
+        axis=1,
     )
     return np.asarray(logits[:, [label]] - logits)
 
@@ -229,10 +235,10 @@ class Search:
             .clip(self._query.lower, self._query.upper)
             .astype(np.int64)
         )
-        found = first_violation(self._network, self._query, points)
-        if found is None and next(self._seeks) % _DEAR == 0:
-            found = descend(self._network, self._query, self._other, points[0])
-        return found
+        point = first_violation(self._network, self._query, points)
+        if point is None and next(self._seeks) % _DEAR == 0:
+            point = descend(self._network, self._query, self._other, points[0])
+        return point
 
     def _node(self, part: Region, parent: _Node | None) -> _Node:
         self._limits.nodes -= 1
@@ -245,7 +251,7 @@ class Search:
             return node
         node = replace(node, bound=max(node.bound, int(least)))
         if node.least >= self._needed:
-            node.tree["prices"] = [each[0].tolist() for each in taken]
+            node.tree["prices"] = [prices[0].tolist() for prices in taken]
         return node
 
     def _children(self, node: _Node) -> list[_Node]:
@@ -280,7 +286,7 @@ class Search:
         changes the margin by the program's prices. An output that is right may still be one of
         several: those come behind.
         """
-        found, solution = list[tuple[float, tuple[int, int, int]]](), node.solution
+        candidates, solution = list[tuple[float, tuple[int, int, int]]](), node.solution
         if solution is None:
             return []
         # From the last layer back: `effects` is what a step of each output changes in the margin by
@@ -297,31 +303,33 @@ class Search:
                 if not runs.constant:
                     # The gap to the nearer of the network's outputs at the integers on both sides
                     # of z.
-                    z = min(max(float(sums[neuron]), runs.lower), runs.upper)
+                    middle = min(max(float(sums[neuron]), runs.lower), runs.upper)
                     gaps = outputs[neuron] - runs.at(
-                        [int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)]
+                        [int(np.floor(middle)), min(int(np.floor(middle)) + 1, runs.upper)]
                     )
                     gap = float(gaps[np.argmin(np.abs(gaps))])
                     score = (effects[neuron] + _DOUBT * typical[neuron]) * (abs(gap) + _DOUBT)
-                    found.append((score, (depth, neuron, runs.farthest(z, above=gap > 0))))
+                    candidates.append(
+                        (score, (depth, neuron, runs.farthest(middle, above=gap > 0)))
+                    )
             # Carry both to the outputs of the layer before.
             slopes = [len(runs.values) / (runs.upper - runs.lower + 1) for runs in layer.runs]
             typical = (typical * slopes) @ np.abs(layer.weight)
             effects = np.abs((solution.prices[depth] / 2.0**BITS) @ layer.weight)
-        return [split for _, split in sorted(found, reverse=True)]
+        return [split for _, split in sorted(candidates, reverse=True)]
 
     def _input(self, node: _Node) -> tuple[int, int]:
         """The input to halve, and the last value of its lower half.
 
         It is that whose value in the program is farthest from an integer, else the widest.
         """
-        part, at = node.region, None if node.solution is None else node.solution.inputs
+        part, point = node.region, None if node.solution is None else node.solution.inputs
         weights = np.abs(self._network.layers[0].weight).max(0) + 1
-        distance = np.zeros(len(weights)) if at is None else np.abs(at - np.rint(at))
+        distance = np.zeros(len(weights)) if point is None else np.abs(point - np.rint(point))
         inexact = bool((distance > _NEGLIGIBLE).any())
         index = int(np.argmax((distance if inexact else part.upper - part.lower) * weights))
         low, high = int(part.lower[index]), int(part.upper[index])
-        middle = int(np.floor(at[index])) if at is not None and inexact else (low + high) // 2
+        middle = int(np.floor(point[index])) if point is not None and inexact else (low + high) // 2
         return index, min(max(middle, low), high - 1)
 
 

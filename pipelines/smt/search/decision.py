@@ -116,9 +116,9 @@ def decide_rows(
             )
         # 3. Search what is open.
         ended = ended or _searched(space, trees, suspects, limits)
-    verdict, reason, found = ended
+    verdict, reason, counterexample = ended
     spent = nodes - limits.nodes, 0 if space is None else space.calls, time.monotonic() - started
-    return Decided(verdict, reason, asked, space, tuple(trees), found, *spent)
+    return Decided(verdict, reason, asked, space, tuple(trees), counterexample, *spent)
 
 
 # Beyond float64 the linear programs are no guide; nothing else rests on them.

@@ -182,13 +182,13 @@ class Exploration(Generic[Part]):
         nothing.
         """
         self.space.aim(self.row)
-        found = self.space.solve(self.tree.part, limits.deadline)
-        if found is None:
+        optimum = self.space.solve(self.tree.part, limits.deadline)
+        if optimum is None:
             return limits.reached() or Finding.NUMERICAL
         limits.nodes -= 1
-        if self.violated_at(found.offsets, root=True):
+        if self.violated_at(optimum.offsets, root=True):
             return Finding.VIOLATED
-        self._add(self.tree, found)
+        self._add(self.tree, optimum)
         return None if self._open else Finding.POSITIVE
 
     def run(self, limits: Limits) -> Finding:
@@ -198,11 +198,11 @@ class Exploration(Generic[Part]):
             over = limits.reached()
             if over is not None:
                 return over
-            value, _, node, found = heapq.heappop(self._open)
-            finding = self._expand(node, found, limits)
+            value, _, node, optimum = heapq.heappop(self._open)
+            finding = self._expand(node, optimum, limits)
             if finding is not None:
                 # What could not be expanded stays open.
-                heapq.heappush(self._open, (value, next(self._ticks), node, found))
+                heapq.heappush(self._open, (value, next(self._ticks), node, optimum))
                 return finding
         return Finding.POSITIVE
 
@@ -217,7 +217,7 @@ class Exploration(Generic[Part]):
 
     def open_leaves(self) -> list[Node[Part]]:
         """What is left to split, the least optimum first."""
-        return [node for _, _, node, _ in sorted(self._open, key=lambda each: each[:2])]
+        return [node for _, _, node, _ in sorted(self._open, key=lambda entry: entry[:2])]
 
     def close(self, node: Node[Part], choices: Iterable[Dyadic | None]) -> bool:
         """Close the node by the first multipliers whose exact bound is > 0; whether there are
@@ -230,23 +230,23 @@ class Exploration(Generic[Part]):
                 break
         return node.closed
 
-    def _expand(self, node: Node[Part], found: Optimum, limits: Limits) -> Finding | None:
+    def _expand(self, node: Node[Part], solution: Optimum, limits: Limits) -> Finding | None:
         # 1. Where the relaxation is least a counterexample is likeliest; at the root `start` has
         # looked.
-        if node is not self.tree and self.violated_at(found.offsets):
+        if node is not self.tree and self.violated_at(solution.offsets):
             return Finding.VIOLATED
-        candidates = self.space.candidates(node.part, found)[:_TRIED]
+        candidates = self.space.candidates(node.part, solution)[:_TRIED]
         if not candidates:
             return self.settle(node, limits)
         # 2. Strong branching: solve both halves of each candidate, and keep the split that gains
         # most.
         best: tuple[float, int, tuple[Part, Part], tuple[Optimum, Optimum]] | None = None
         for neuron in candidates:
-            parts = self.space.halves(node.part, neuron, found)
+            parts = self.space.halves(node.part, neuron, solution)
             first, second = (self.space.solve(part, limits.deadline) for part in parts)
             if first is None or second is None:
                 return limits.reached() or Finding.NUMERICAL
-            gain = _progress(found.value, first.value, second.value)
+            gain = _progress(solution.value, first.value, second.value)
             if best is None or gain > best[0]:
                 best = gain, neuron, parts, (first, second)
             # Both halves are positive: no other split can do better.
@@ -258,17 +258,17 @@ class Exploration(Generic[Part]):
         _, node.split, (one, other), optima = best
         # What the halves start from, should they stay open.
         node.proven = max(
-            node.proven, self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0]))
+            node.proven, self.space.certify(node.part, multipliers(solution.duals, _DUAL_BITS[0]))
         )
         node.halves = Node(one, node.proven), Node(other, node.proven)
         for half, optimum in zip(node.halves, optima, strict=True):
             self._add(half, optimum)
         return None
 
-    def _add(self, node: Node[Part], found: Optimum) -> None:
+    def _add(self, node: Node[Part], optimum: Optimum) -> None:
         """Close the node, or put it among the open ones."""
-        if not (found.value > 0 and self.close(node, rounded(found.duals))):
-            heapq.heappush(self._open, (found.value, next(self._ticks), node, found))
+        if not (optimum.value > 0 and self.close(node, rounded(optimum.duals))):
+            heapq.heappush(self._open, (optimum.value, next(self._ticks), node, optimum))
 
 
 def _progress(before: float, first: float, second: float) -> float:
@@ -301,8 +301,8 @@ class PhaseSearch(Exploration[Phases]):
         )
         return self._judged(
             [
-                width if each < 0 else Fraction(0)
-                for each, width in zip(factors, widths, strict=True)
+                width if factor < 0 else Fraction(0)
+                for factor, width in zip(factors, widths, strict=True)
             ]
         )
 
@@ -328,9 +328,9 @@ class PhaseSearch(Exploration[Phases]):
         # 1. A part without inputs shows by a value > 0, once it is dear enough to miss a
         # definition.
         self._phases.aim(self.row, _HIGH_PRICE)
-        found = self._phases.solve(node.part, limits.deadline)
+        optimum = self._phases.solve(node.part, limits.deadline)
         self._phases.aim(self.row)
-        if found is not None and found.value > 0 and self.close(node, rounded(found.duals)):
+        if optimum is not None and optimum.value > 0 and self.close(node, rounded(optimum.duals)):
             return None
         # 2. Else the optimum in fractions: with all phases fixed it is that of a linear program.
         vertex = solve_vertex(self._reduced, self.row, node.part, limits.deadline)
@@ -392,21 +392,23 @@ class Ascent(Branching[Finding]):
 
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """An exact bound alone proves a part."""
-        found = self._dual.bounds(parts)
+        carried = self._dual.bounds(parts)
         # The ascent is in floats: it only proposes multipliers, and their exact bound closes a
         # part.
-        for place in torch.nonzero(found.value > 0)[:, 0].tolist():
+        for place in torch.nonzero(carried.value > 0)[:, 0].tolist():
             if self._limits.reached() is not None:
                 break
-            self._search.close(self._nodes[tags[place]], rounded(found.multipliers[place].numpy()))
+            self._search.close(
+                self._nodes[tags[place]], rounded(carried.multipliers[place].numpy())
+            )
         return torch.tensor([not self._nodes[tag].closed for tag in tags.tolist()])
 
-    def falsified(self, found: Carried, tags: torch.Tensor) -> Finding | None:
+    def falsified(self, carried: Carried, tags: torch.Tensor) -> Finding | None:
         """From where the least of the linear bounds is least."""
         if not len(tags):
             return None
         # A linear bound is least in the corner that its coefficients point away from.
-        coefficients = found.inputs[found.value.argmin()].double().numpy()
+        coefficients = carried.inputs[carried.value.argmin()].double().numpy()
         violated = self._search.violated_at(np.where(coefficients < 0, self._widths, 0.0))
         return Finding.VIOLATED if violated else None
 
@@ -416,12 +418,12 @@ class Ascent(Branching[Finding]):
     def halves(
         self, tags: torch.Tensor, neurons: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        made: tuple[list[int], list[int]] = [], []
+        halves_of: tuple[list[int], list[int]] = [], []
         for tag, neuron in zip(tags.tolist(), neurons.tolist(), strict=True):
             node = self._nodes[tag]
-            on, off = (Node(part, node.proven) for part in held(node.part, neuron))
-            node.split, node.halves = neuron, (on, off)
-            for places, half in zip(made, (on, off), strict=True):
+            active, off = (Node(part, node.proven) for part in held(node.part, neuron))
+            node.split, node.halves = neuron, (active, off)
+            for places, half in zip(halves_of, (active, off), strict=True):
                 places.append(len(self._nodes))
                 self._nodes.append(half)
-        return torch.tensor(made[0]), torch.tensor(made[1])
+        return torch.tensor(halves_of[0]), torch.tensor(halves_of[1])

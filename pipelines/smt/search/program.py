@@ -69,20 +69,22 @@ class Model:
             walls,
             count + rows,
         )
-        ones, own = np.ones(count), np.arange(count)
+        ones, neurons = np.ones(count), np.arange(count)
         # Rows, columns and values of each part: a matrix in full would take gigabytes.
         held, sloped = np.nonzero(forms), np.nonzero(walls.slopes)
         columns = np.where(held[1] < self._free, held[1], held[1] + count)
-        z, a = self._free + own, self._free + count + own
+        sums, a = self._free + neurons, self._free + count + neurons
         parts = [
             (held[0], columns, -forms[held]),
-            (own, z, ones),
-            (own, a + count, ones),
-            (own, a + 2 * count, -ones),
+            (neurons, sums, ones),
+            (neurons, a + count, ones),
+            (neurons, a + 2 * count, -ones),
         ]
-        parts.append((self._rows[sloped], z[sloped[1]], -walls.slopes[sloped]))
+        parts.append((self._rows[sloped], sums[sloped[1]], -walls.slopes[sloped]))
         parts += [(row, a, ones) for row in self._rows]
-        at, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        row_places, places, values = (
+            np.concatenate(parts_of) for parts_of in zip(*parts, strict=True)
+        )
         # Slacks may be any numbers >= 0: a definition that cannot hold is missed, at its price.
         endless = np.full(2 * count, highspy.kHighsInf)
         low = np.concatenate([inputs[0], walls.lower, walls.least, 0 * ones, 0 * ones])
@@ -92,7 +94,9 @@ class Model:
         )
         # Lines below a: a - slope z >= start. Lines above: a - slope z <= start.
         least[self._rows[:half]], most[self._rows[half:]] = walls.starts[:half], walls.starts[half:]
-        self._model = model_of(np.zeros(len(low)), (low, high), (least, most), at, places, values)
+        self._model = model_of(
+            np.zeros(len(low)), (low, high), (least, most), row_places, places, values
+        )
         self.calls = 0
 
     def pay(self, inputs: Floats, outputs: Floats, missed: float) -> None:
@@ -105,24 +109,24 @@ class Model:
     def move(self, neurons: Sequence[int], walls: Walls) -> None:
         """Change the walls of some neurons."""
         free, count, half, model = self._free, self._neurons, len(self._rows) // 2, self._model
-        for i, neuron in enumerate(neurons):
-            model.changeColBounds(free + neuron, walls.lower[i], walls.upper[i])
-            model.changeColBounds(free + count + neuron, walls.least[i], walls.most[i])
+        for index, neuron in enumerate(neurons):
+            model.changeColBounds(free + neuron, walls.lower[index], walls.upper[index])
+            model.changeColBounds(free + count + neuron, walls.least[index], walls.most[index])
             for line, row in enumerate(self._rows[:, neuron].tolist()):
-                start, slope = walls.starts[line, i], walls.slopes[line, i]
+                start, slope = walls.starts[line, index], walls.slopes[line, index]
                 model.changeRowBounds(row, *((start, np.inf) if line < half else (-np.inf, start)))
                 if slope != self._walls.slopes[line, neuron]:
                     model.changeCoeff(row, free + neuron, -slope)
-        for own, new in zip(self._walls, walls, strict=True):
-            own[..., neurons] = new
+        for wall, new in zip(self._walls, walls, strict=True):
+            wall[..., neurons] = new
 
     def optimum(self, deadline: float) -> tuple[float, list[Floats], Floats] | None:
         """The least value; t, z and a there; and the duals of the definitions. None: not in
         time, or HiGHS fails.
         """
-        found = is_solved(self._model, deadline)
-        self.calls += found is not None
-        if not found:
+        optimum = is_solved(self._model, deadline)
+        self.calls += optimum is not None
+        if not optimum:
             return None
         solution, ends = self._model.getSolution(), self._free + self._neurons * np.arange(3)
         value = self._model.getInfo().objective_function_value
@@ -201,10 +205,10 @@ class Program(Model):
         ]
         changed = np.flatnonzero(np.any(differ, axis=0)).tolist()
         self.move(changed, Walls(*(wall[..., changed] for wall in walls)))
-        found = self.optimum(deadline)
-        if found is None:
+        optimum = self.optimum(deadline)
+        if optimum is None:
             return None
-        value, (offsets, inputs, outputs), duals = found
+        value, (offsets, inputs, outputs), duals = optimum
         # Back in the network's units.
         return Optimum(
             value * self._scale + self._offset,
@@ -227,11 +231,11 @@ class Program(Model):
 
 
 def model_of(
-    cost: Floats, columns: Ends, rows: Ends, at: Places, places: Places, values: Floats
+    cost: Floats, columns: Ends, rows: Ends, rows_at: Places, places: Places, values: Floats
 ) -> highspy.Highs:
     """The least cost @ x, where x and the rows of a matrix lie between their ends: its `values`
-    stand in the rows `at` and the columns `places`. One thread, no output, and no presolve, which
-    would throw the basis away.
+    stand in the rows `rows_at` and the columns `places`. One thread, no output, and no presolve,
+    which would throw the basis away.
     """
     model, program = highspy.Highs(), highspy.HighsLp()  # type: ignore[no-untyped-call]
     for name, value in (
@@ -242,12 +246,12 @@ def model_of(
     ):
         model.setOptionValue(name, value)
     # HiGHS takes rows in compressed form: the entries sorted by row, and where each row starts.
-    order = np.lexsort((places, at))
+    order = np.lexsort((places, rows_at))
     program.num_col_, program.num_row_, program.col_cost_ = len(cost), len(rows[0]), cost
     program.col_lower_, program.col_upper_ = columns
     program.row_lower_, program.row_upper_ = rows
     program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = np.searchsorted(at[order], np.arange(len(rows[0]) + 1)).astype(
+    program.a_matrix_.start_ = np.searchsorted(rows_at[order], np.arange(len(rows[0]) + 1)).astype(
         np.int32
     )
     program.a_matrix_.index_, program.a_matrix_.value_ = (
@@ -371,9 +375,17 @@ def _basis(
         np.where(phases > 0, -matrix[:, 0], -endless),
         np.where(phases > 0, endless, -matrix[:, 0]),
     )
-    ends, (at, places) = (np.zeros(len(widths)), np.ones(len(widths))), np.nonzero(matrix[:, 1:])
+    ends, (row_places, places) = (
+        (np.zeros(len(widths)), np.ones(len(widths))),
+        np.nonzero(matrix[:, 1:]),
+    )
     model = model_of(
-        np.array(_scaled(margin, widths)[1:]), ends, rows, at, places, matrix[at, 1 + places]
+        np.array(_scaled(margin, widths)[1:]),
+        ends,
+        rows,
+        row_places,
+        places,
+        matrix[row_places, 1 + places],
     )
     if not is_solved(model, deadline):
         return None

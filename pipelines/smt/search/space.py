@@ -95,9 +95,11 @@ class Space(ABC, Generic[Part]):
     @cached_property
     def program(self) -> Program:
         """The linear program over the whole box; bounds alone need none."""
-        given = self.reduced
-        forms = [layer.forms for layer in given.layers]
-        return Program(given.widths.floats(), forms, given.margins.floats(), self.walls(self.root))
+        reduced = self.reduced
+        forms = [layer.forms for layer in reduced.layers]
+        return Program(
+            reduced.widths.floats(), forms, reduced.margins.floats(), self.walls(self.root)
+        )
 
     @property
     def calls(self) -> int:
@@ -127,21 +129,21 @@ class Space(ABC, Generic[Part]):
         """What a program needs of a part."""
 
     @abstractmethod
-    def candidates(self, part: Part, found: Optimum) -> list[int]:
+    def candidates(self, part: Part, optimum: Optimum) -> list[int]:
         """Neurons to split, the most promising first; empty where there is nothing left to
         split.
         """
 
     @abstractmethod
-    def halves(self, part: Part, neuron: int, found: Optimum) -> tuple[Part, Part]:
+    def halves(self, part: Part, neuron: int, optimum: Optimum) -> tuple[Part, Part]:
         """The two parts that splitting that neuron gives."""
 
 
 def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
     """The phases with that neuron on, and off."""
-    on, off = phases.copy(), phases.copy()
-    on[neuron], off[neuron] = 1, -1
-    return on, off
+    active, off = phases.copy(), phases.copy()
+    active[neuron], off[neuron] = 1, -1
+    return active, off
 
 
 class PhaseSpace(Space[Phases]):
@@ -182,24 +184,24 @@ class PhaseSpace(Space[Phases]):
         pairs = zip(self.reduced.layers, self.reduced.places, strict=True)
         return [layer.within(phases=part[place]) for layer, place in pairs]
 
-    def candidates(self, part: Phases, found: Optimum) -> list[int]:
+    def candidates(self, part: Phases, optimum: Optimum) -> list[int]:
         """Where no neuron has a gap, any open one."""
-        gaps = np.maximum(found.outputs - np.maximum(found.inputs, 0.0), 0.0)
-        gains = np.maximum(-self.program.coefficients(found.duals), 0.0) * gaps
+        gaps = np.maximum(optimum.outputs - np.maximum(optimum.inputs, 0.0), 0.0)
+        gains = np.maximum(-self.program.coefficients(optimum.duals), 0.0) * gaps
         order = np.argsort(np.where(part == 0, -gains, 1.0), kind="stable")
-        still_open = [int(each) for each in order if part[each] == 0]
-        return [each for each in still_open if gains[each] > 0] or still_open[:1]
+        still_open = [int(neuron) for neuron in order if part[neuron] == 0]
+        return [neuron for neuron in still_open if gains[neuron] > 0] or still_open[:1]
 
-    def halves(self, part: Phases, neuron: int, found: Optimum) -> tuple[Phases, Phases]:
+    def halves(self, part: Phases, neuron: int, optimum: Optimum) -> tuple[Phases, Phases]:
         return held(part, neuron)
 
     def walls(self, part: Phases) -> Walls:
         """Where a neuron is on, z <= a <= z; where it is off, a = 0."""
-        on, off = part > 0, part < 0
-        lower, upper = np.where(on, 0.0, self._lower), np.where(off, 0.0, self._upper)
+        active, off = part > 0, part < 0
+        lower, upper = np.where(active, 0.0, self._lower), np.where(off, 0.0, self._upper)
         none: Floats = np.zeros(len(part))
         slopes = np.stack(
-            [np.where(off, 0.0, 1.0), np.where(on, 1.0, np.where(off, 0.0, self._slopes))]
+            [np.where(off, 0.0, 1.0), np.where(active, 1.0, np.where(off, 0.0, self._slopes))]
         )
         starts = np.stack([none, np.where(part == 0, -self._slopes * self._lower, 0.0)])
         return Walls(lower, upper, none, upper, slopes, starts)
@@ -219,7 +221,7 @@ class IntervalSpace(Space[Intervals]):
     def layers(self, part: Intervals) -> Sequence[Layer]:
         pairs = zip(self.reduced.layers, self.reduced.places, strict=True)
         return [
-            layer.within(**{name: Dyadic.of(each[place]) for name, each in part._asdict().items()})
+            layer.within(**{name: Dyadic.of(ends[place]) for name, ends in part._asdict().items()})
             for layer, place in pairs
         ]
 
@@ -231,40 +233,40 @@ class IntervalSpace(Space[Intervals]):
         )
         return Walls(part.lower, part.upper, -endless, endless, slopes, starts)
 
-    def candidates(self, part: Intervals, found: Optimum) -> list[int]:
+    def candidates(self, part: Intervals, optimum: Optimum) -> list[int]:
         """Return the neurons to split, ordered by an output's coefficient times its distance from
         the curve.
         """
-        factors = self.program.coefficients(found.duals)
+        factors = self.program.coefficients(optimum.duals)
         values = np.concatenate(
-            [np.zeros(0), *(curve.value(found.inputs[place]) for place, curve in self._curves)]
+            [np.zeros(0), *(curve.value(optimum.inputs[place]) for place, curve in self._curves)]
         )
         # With a coefficient > 0 the program gains by an output below the curve, else by one above
         # it.
-        gains = np.where(factors > 0, values - found.outputs, found.outputs - values) * np.abs(
+        gains = np.where(factors > 0, values - optimum.outputs, optimum.outputs - values) * np.abs(
             factors
         )
         reach = np.maximum(np.abs(part.lower), np.abs(part.upper))
         gains[part.upper - part.lower <= _NARROW * reach] = 0.0
         order = np.argsort(-gains, kind="stable")
-        return [int(each) for each in order if gains[each] > 0]
+        return [int(neuron) for neuron in order if gains[neuron] > 0]
 
-    def halves(self, part: Intervals, neuron: int, found: Optimum) -> tuple[Intervals, Intervals]:
+    def halves(self, part: Intervals, neuron: int, optimum: Optimum) -> tuple[Intervals, Intervals]:
         """Below and above a point near the optimum's, away from the ends."""
         low, high = part.lower[neuron], part.upper[neuron]
         edge = _EDGE * (high - low)
-        middle = float(np.clip(found.inputs[neuron], low + edge, high - edge))
+        middle = float(np.clip(optimum.inputs[neuron], low + edge, high - edge))
         ends = np.array([low, middle]), np.array([middle, high])
         curve = next(curve for place, curve in self._curves if neuron < place.stop)
         # Lines that only have to hold on one half are tighter there; other neurons keep theirs.
         both = curve.lines(*ends)
         halves = (
-            Intervals(*(each.copy() for each in part)),
-            Intervals(*(each.copy() for each in part)),
+            Intervals(*(end.copy() for end in part)),
+            Intervals(*(end.copy() for end in part)),
         )
-        for i, half in enumerate(halves):
-            for each, new in zip(half, both, strict=True):
-                each[neuron] = new[i]
+        for index, half in enumerate(halves):
+            for ends_of, new in zip(half, both, strict=True):
+                ends_of[neuron] = new[index]
         return halves
 
 
