@@ -62,7 +62,9 @@ class Export:
         untimed = untimed_batches(work_of_file(model), bench.time_limit)
         compared = _compare(network, run, test)
         operators = [node.op_type for node in model.graph.node]
-        opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+        opset = next(
+            opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")
+        )
         metrics = [
             Metric("opset", opset, "count", Direction.NEUTRAL),
             *compared,
@@ -127,15 +129,15 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     differences, same = [], []
 
     def seen(outputs: list[torch.Tensor]) -> None:
-        expected, found = outputs
-        differences.append((expected.double() - found.double()).abs().max())
+        expected, actual = outputs
+        differences.append((expected.double() - actual.double()).abs().max())
         decided = [test.task.decisions(output) for output in outputs]
         if not decided[0].is_floating_point():
             same.append((decided[0] == decided[1]).flatten())
 
-    found = scores([copy.deepcopy(network.module).eval(), file], test, seen=seen)[1]
-    of = "" if network.deployed is None else "from the float network that the file came from"
-    of = "the network is this file" if is_file(network) else of
+    exported = scores([copy.deepcopy(network.module).eval(), file], test, seen=seen)[1]
+    origin = "" if network.deployed is None else "from the float network that the file came from"
+    origin = "the network is this file" if is_file(network) else origin
     unit = "logit" if same else "output"
     metrics = [
         Metric(
@@ -143,18 +145,18 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
             torch.stack(differences).max().item(),
             unit,
             Direction.LOWER,
-            reason=of,
+            reason=origin,
         )
     ]
     if same:
         agreement = torch.cat(same).double().mean().item()
         metrics.append(Metric("argmax_agreement", agreement, "fraction", Direction.HIGHER))
-    wanted = ("accuracy", found.headline.name)  # of a language model both
+    wanted = ("accuracy", exported.headline.name)  # of a language model both
     return [
         *metrics,
         *(
             replace(metric, name=f"runtime_{metric.name}")
-            for metric in found.metrics
+            for metric in exported.metrics
             if metric.name in wanted
         ),
     ]

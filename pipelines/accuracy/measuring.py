@@ -137,7 +137,10 @@ def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
         return see
 
     handles: list[Any] = [module.register_forward_pre_hook(begin)]
-    handles += [found.module.register_forward_hook(record(found.path)) for found in census(module)]
+    handles += [
+        activation.module.register_forward_hook(record(activation.path))
+        for activation in census(module)
+    ]
     try:
         yield
     finally:
@@ -207,7 +210,7 @@ class _Idle:
         self._zero += int((output == 0).sum())
         self._near += int((output.abs() <= self._thresholds[place]).sum())
         negative, every = (
-            float(each.double().square().sum()) for each in (output.clamp(max=0), output)
+            float(part.double().square().sum()) for part in (output.clamp(max=0), output)
         )
         before = self._squares.get(path, (0.0, 0.0))
         self._squares[path] = (before[0] + negative, before[1] + every)
@@ -309,17 +312,17 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
     # validation data.
     measured = _Measured(exposed, bench, headline, batch)
     hardness = {
-        path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()
+        path: float(layer.traits.hardness(layer.module).mean()) for path, layer in layers.items()
     }
     losses = {path: measured.loss([path]) for path in layers}
     orders = {
         "hardness": sorted(layers, key=lambda path: -hardness[path]),
         "sensitivity": sorted(layers, key=losses.__getitem__),
     }
-    found = []
+    metrics = []
     for order in ORDERS:
         if order == "hardness" and len({*hardness.values()}) == 1:
-            found.append(measured.metric(OVER, None, _UNLEARNT, order=order))
+            metrics.append(measured.metric(OVER, None, _UNLEARNT, order=order))
             continue
         # 2. For each k replace the first k layers of the order; at random, the mean of several
         # sets.
@@ -328,17 +331,18 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
             for size in range(len(layers) + 1)
         ]
         values = [
-            math.fsum(measured.quality(each) for each in of_size) / len(of_size) for of_size in sets
+            math.fsum(measured.quality(subset) for subset in of_size) / len(of_size)
+            for of_size in sets
         ]
-        found += [
+        metrics += [
             measured.metric(AT, value, order=order, layers=size)
             for size, value in enumerate(values)
         ]
         # 3. The mean between the ends, which are the same for every order.
-        found.append(
+        metrics.append(
             measured.metric(OVER, math.fsum(values[1:-1]) / len(values[1:-1]), order=order)
         )
-    return found
+    return metrics
 
 
 def _layers(module: nn.Module) -> dict[str, Found]:
@@ -393,10 +397,10 @@ class _Measured:
         """
         if value is not None and not math.isfinite(value):
             value, reason = None, "a network with some layers replaced has no value"
-        own = self._headline
+        headline = self._headline
         return replace(
-            own,
-            name=name.format(own.name),
+            headline,
+            name=name.format(headline.name),
             value=value,
             setting=setting,
             reason=reason,

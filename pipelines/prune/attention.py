@@ -113,44 +113,51 @@ def find_attentions(module: nn.Module) -> list[Attention]:
     They are recognised by the names and sizes of their parts, whatever their class; `prune_heads`
     compares outputs.
     """
-    return [each for each in _examined(module) if isinstance(each, Attention)]
+    return [attention for attention in _examined(module) if isinstance(attention, Attention)]
 
 
 def unknown_attentions(module: nn.Module) -> list[str]:
     """For each other attention of `module`, one sentence with its path and why its heads cannot
     be removed.
     """
-    return [each for each in _examined(module) if isinstance(each, str)]
+    return [path for path in _examined(module) if isinstance(path, str)]
 
 
 def _examined(module: nn.Module) -> list[Attention | str]:
     owners = Counter(
         id(weight) for part in module.modules() for weight in part.parameters(recurse=False)
     )
-    found = list(_candidates(module, owners))
+    candidates = list(_candidates(module, owners))
     layers = [
         (
-            [id(module.get_submodule(layer)) for layer in (*each.rows, each.output)]
-            if isinstance(each, Attention)
+            [id(module.get_submodule(layer)) for layer in (*candidate.rows, candidate.output)]
+            if isinstance(candidate, Attention)
             else []
         )
-        for each in found
+        for candidate in candidates
     ]
     # Heads that go take their rows from a layer: one that two attentions use would lose them twice.
-    used = Counter(layer for own in layers for layer in own)
+    used = Counter(layer for parts in layers for layer in parts)
     return [
         (
-            f"{each.path or 'the module'}: shares a layer with another attention"
-            if isinstance(each, Attention) and any(used[layer] > 1 for layer in own)
-            else each
+            f"{candidate.path or 'the module'}: shares a layer with another attention"
+            if isinstance(candidate, Attention) and any(used[layer] > 1 for layer in parts)
+            else candidate
         )
-        for each, own in zip(found, layers, strict=True)
+        for candidate, parts in zip(candidates, layers, strict=True)
     ]
 
 
 def _candidates(module: nn.Module, owners: Counter[int]) -> Iterator[Attention | str]:
     for path, part in module.named_modules():
-        layout = next((each for each in _LAYOUTS if _matches(module, path, part, each)), None)
+        layout = next(
+            (
+                layout_known
+                for layout_known in _LAYOUTS
+                if _matches(module, path, part, layout_known)
+            ),
+            None,
+        )
         if layout is not None:
             reason = next(_objections(module, path, part, layout, owners), None)
             yield (

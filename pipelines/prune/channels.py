@@ -183,7 +183,7 @@ def _attempt(
     if selection.sparsity > 0 and selection.last and not pruned.removed and not gone:
         raise Unsupported(
             f"sparsity {selection.sparsity} removes no channel: layers are at most"
-            f" {max(each.size for each in graph.groups)} wide; raise sparsity, or lower round_to"
+            f" {max(group.size for group in graph.groups)} wide; raise sparsity, or lower round_to"
             f" ({selection.round_to})"
         )
     return dataclasses.replace(pruned, notes=graph.refused + _spared(graph.groups, selection))
@@ -207,7 +207,7 @@ def _cut(
 ) -> Pruned:
     """Prune `copied`, whose groups `graph` has, in place, and compare it with `module`."""
     chosen = [(group, doomed[group.root]) for group in graph.groups if group.root in doomed]
-    between = operations([items_of(graph, *each) for each in chosen])
+    between = operations([items_of(graph, *choice) for choice in chosen])
     before = Layout.of(copied)
     try:
         with explained("cannot prune the network"):
@@ -229,12 +229,13 @@ def _all_trainable(module: nn.Module) -> Iterator[None]:
     """
     # 1. Note how all is, to restore it.
     trainable = {
-        name: each.requires_grad for name, each in module.named_parameters(remove_duplicate=False)
+        name: parameter.requires_grad
+        for name, parameter in module.named_parameters(remove_duplicate=False)
     }
     buffers = [
-        (found.module, name)
-        for found in census(module)
-        for name, value in found.module.named_buffers(recurse=False)
+        (activation.module, name)
+        for activation in census(module)
+        for name, value in activation.module.named_buffers(recurse=False)
         if value.is_floating_point()
     ]
     temporary = {owner: set(owner._non_persistent_buffers_set) for owner, _ in buffers}

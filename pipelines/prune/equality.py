@@ -101,8 +101,8 @@ def _error(
 
 def _in_double(module: nn.Module) -> nn.Module:
     copied = copy.deepcopy(module).double().eval()
-    for each in copied.modules():
-        each.register_forward_pre_hook(_cast, with_kwargs=True)
+    for layer in copied.modules():
+        layer.register_forward_pre_hook(_cast, with_kwargs=True)
     return copied
 
 

@@ -193,12 +193,12 @@ def _conv1d(paths: dict[nn.Module, str]) -> list[str]:
     """For people: that the layers that GPT-2 has in place of Linear are not followed, and the
     cure.
     """
-    found = [path for layer, path in paths.items() if type(layer).__name__ == "Conv1D"]
-    if not found:
+    paths_of_conv = [path for layer, path in paths.items() if type(layer).__name__ == "Conv1D"]
+    if not paths_of_conv:
         return []
-    others = f" and {len(found) - 1} more are" if len(found) > 1 else " is a"
+    others = f" and {len(paths_of_conv) - 1} more are" if len(paths_of_conv) > 1 else " is a"
     return [
-        f"{found[0]}{others} Conv1D, not Linear; convert with"
+        f"{paths_of_conv[0]}{others} Conv1D, not Linear; convert with"
         " pipelines.prune.conv1d.conv1d_to_linear first"
     ]
 
@@ -231,9 +231,9 @@ def _shared_parameters(module: nn.Module) -> dict[nn.Module, str]:
             owners.setdefault(parameter, []).append((layer, f"{path}.{name}".lstrip(".")))
     shared = {}
     for places in owners.values():
-        for layer, own in places if len(places) > 1 else []:
-            other = next(name for _, name in places if name != own)
-            shared[layer] = f"shares its {own.rpartition('.')[2]} with {other}"
+        for layer, shared_paths in places if len(places) > 1 else []:
+            other = next(name for _, name in places if name != shared_paths)
+            shared[layer] = f"shares its {shared_paths.rpartition('.')[2]} with {other}"
     return shared
 
 
@@ -332,8 +332,8 @@ def _follow(
     # 1. Note each activation's output and each layer's call, while torch-pruning traces a run.
     activated: list[torch.Tensor] = []
     called: list[nn.Module] = []
-    activations = [found.module for found in census(module)]
-    layers = [each for each in module.modules() if isinstance(each, LAYERS)]
+    activations = [activation.module for activation in census(module)]
+    layers = [layer for layer in module.modules() if isinstance(layer, LAYERS)]
     handles = [
         *(
             activation.register_forward_hook(

@@ -58,8 +58,8 @@ def channel_scores(
             are not finite.
     """
     scores = _raw_scores(module, graph, probe, selection)
-    for group, each in zip(graph.groups, scores, strict=True):
-        if not bool(each.isfinite().all()):
+    for group, score in zip(graph.groups, scores, strict=True):
+        if not bool(score.isfinite().all()):
             raise Unsupported(
                 f"importance {selection.importance!r} of {group.root} is not finite: NaN or"
                 " overflow"
@@ -80,7 +80,7 @@ def _raw_scores(
             ]
         case "group_norm":
             scores = [
-                _total(group, lambda each: each.name == "weight", torch.Tensor.square).sqrt()
+                _total(group, lambda member: member.name == "weight", torch.Tensor.square).sqrt()
                 for group in groups
             ]
         case "taylor" | "hessian":
@@ -171,10 +171,12 @@ def _members(group: Group) -> Iterator[_Member]:
 def _total(group: Group, wanted: Callable[[_Member], bool], quantity: _Quantity) -> torch.Tensor:
     """The sum of `quantity`, a number per weight, over the wanted members of each channel."""
     total = torch.zeros(group.size, dtype=torch.float64)
-    for each in filter(wanted, _members(group)):
-        along = quantity(each.parameter).double().movedim(each.dimension, 0)
+    for member in filter(wanted, _members(group)):
+        along = quantity(member.parameter).double().movedim(member.dimension, 0)
         sums = along.reshape(along.shape[0], -1).sum(1)
-        total.index_add_(0, torch.tensor(each.part.roots), sums[torch.tensor(each.part.channels)])
+        total.index_add_(
+            0, torch.tensor(member.part.roots), sums[torch.tensor(member.part.channels)]
+        )
     return total
 
 
@@ -204,18 +206,19 @@ def _by_gradients(module: nn.Module, groups: list[Group], losses: _Losses, order
     parameters = list(
         dict.fromkeys(member.parameter for group in groups for member in _members(group))
     )
-    totals = [torch.zeros_like(each, dtype=torch.float64) for each in parameters]
+    totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
     samples = 0
     for batch in losses(module):
         samples += len(batch)
         parts = [batch.sum()] if order == 1 else batch.unbind()
         for place, loss in enumerate(parts, start=1):
             # No `.grad` changes; 0 for what the loss does not depend on.
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, parameters, retain_graph=place < len(parts), materialize_grads=True
             )
             totals = [
-                total + each.double() ** order for total, each in zip(totals, found, strict=True)
+                total + gradient.double() ** order
+                for total, gradient in zip(totals, gradients, strict=True)
             ]
     mean = {parameter: total / samples for parameter, total in zip(parameters, totals, strict=True)}
     return lambda parameter: (parameter**order * mean[parameter]).abs()
@@ -243,7 +246,7 @@ def _mean_activations(module: nn.Module, graph: Graph, losses: _Losses) -> list[
         call += 1
 
     totals, counts = [torch.zeros(()) for _ in dimensions], [0 for _ in dimensions]
-    handles = [found.module.register_forward_hook(record) for found in census(module)]
+    handles = [activation.module.register_forward_hook(record) for activation in census(module)]
     try:
         for _ in losses(module):
             if call % len(dimensions):

@@ -119,7 +119,7 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: PruneOption
         untuned = module
         # 2. Train for a round's share of the epochs, which add up to all of them.
         first, last = (
-            each * options.fine_tune_epochs // options.rounds for each in (done, done + 1)
+            epochs * options.fine_tune_epochs // options.rounds for epochs in (done, done + 1)
         )
         module = _fine_tuned(module, bench, last - first, unpruned if options.distill else None)
     # 3. Count what is gone: rows of attention are heads, and the others channels.
@@ -197,15 +197,15 @@ def measure(network: Network, bench: Bench, options: PruneOptions) -> Outcome:
     check_weights(network.module)
     readable = dataclasses.replace(network, module=_readable(network))
     unpruned = fold_hardness(readable.module, (network.example(2),))
-    made = narrow(unpruned, probe_of(bench), bench, options)
+    narrowed = narrow(unpruned, probe_of(bench), bench, options)
     test, path = bench.data.test, bench.folder / "pruned.onnx"
     metrics = [
-        *_removal(made, options),
-        *_quality(unpruned, made, test),
-        *size_metrics(unpruned, made.module, network.example(1)),
-        *runtime_metrics(readable, unpruned, made.module, test, path, bench.time_limit),
+        *_removal(narrowed, options),
+        *_quality(unpruned, narrowed, test),
+        *size_metrics(unpruned, narrowed.module, network.example(1)),
+        *runtime_metrics(readable, unpruned, narrowed.module, test, path, bench.time_limit),
     ]
-    handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
+    handed_on = dataclasses.replace(network, module=narrowed.module, unswapped=None)
     return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)
 
 
@@ -224,15 +224,15 @@ def _readable(network: Network) -> nn.Module:
         raise Unsupported(f"its activations cannot be made modules: {error}") from error
 
 
-def _removal(made: Narrowed, options: PruneOptions) -> list[Metric]:
-    notes = "; ".join(made.notes)
+def _removal(narrowed: Narrowed, options: PruneOptions) -> list[Metric]:
+    notes = "; ".join(narrowed.notes)
     unpruned = "nothing was removed: the control" if options.control else ""
     return [
-        Metric("removed_channels", made.channels, "count", NEUTRAL, reason=unpruned or notes),
-        Metric("removed_heads", made.heads, "count", NEUTRAL, reason=unpruned),
+        Metric("removed_channels", narrowed.channels, "count", NEUTRAL, reason=unpruned or notes),
+        Metric("removed_heads", narrowed.heads, "count", NEUTRAL, reason=unpruned),
         Metric(
             "equality_error",
-            made.equality_error,
+            narrowed.equality_error,
             "ratio",
             LOWER,
             reason=unpruned
@@ -248,17 +248,17 @@ def _removal(made: Narrowed, options: PruneOptions) -> list[Metric]:
     ]
 
 
-def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
+def _quality(unpruned: nn.Module, narrowed: Narrowed, test: Split) -> list[Metric]:
     """The task's metrics; of a classifier or a language model the headline, accuracy and loss."""
-    whole, untuned, tuned = scores([unpruned, made.untuned, made.module], test)
+    whole, untuned, tuned = scores([unpruned, narrowed.untuned, narrowed.module], test)
     shown = {tuned.headline.name, "accuracy", "nll"}
     if not isinstance(test.task, Classification):
         shown = {metric.name for metric in tuned.metrics}
     rows: list[Metric] = []
     for before, between, after in zip(whole.metrics, untuned.metrics, tuned.metrics, strict=True):
         if after.name in shown:
-            own = "accuracy" if after.name == "accuracy" else ""
-            reason = f"from this network's own {own} before pruning".replace("  ", " ")
+            own_metric = "accuracy" if after.name == "accuracy" else ""
+            reason = f"from this network's own {own_metric} before pruning".replace("  ", " ")
             name = f"{between.name}_before_tuning"
             rows += [
                 dataclasses.replace(between, name=name),

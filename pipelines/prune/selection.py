@@ -26,14 +26,14 @@ def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1
     """
     # 1. Divide each group into blocks, each of which leaves a multiple of `round_to`.
     blocks: list[tuple[float, int, int]] = []
-    for place, each in enumerate(scores):
-        mean = each.mean().item()
-        ordered = each.sort().values / mean if mean > 0 else torch.zeros_like(each)
-        kept, rank = len(each), 0.0
+    for place, score in enumerate(scores):
+        mean = score.mean().item()
+        ordered = score.sort().values / mean if mean > 0 else torch.zeros_like(score)
+        kept, rank = len(score), 0.0
         while kept > round_to:
             smaller = (kept - 1) // round_to * round_to
             # Never below the block before: the rounding of means must not turn their order around.
-            rank = max(rank, ordered[len(each) - kept : len(each) - smaller].mean().item())
+            rank = max(rank, ordered[len(score) - kept : len(score) - smaller].mean().item())
             blocks.append((rank, place, kept - smaller))
             kept = smaller
     # 2. Take the least important blocks of all groups while the budget lasts.
@@ -84,13 +84,14 @@ class Selection:
             counts = counts_of_all(scores, budget, self.round_to)
         else:
             counts = [
-                len(each) - self.kept(len(each), lost)
-                for each, lost in zip(scores, gone, strict=True)
+                len(score) - self.kept(len(score), lost)
+                for score, lost in zip(scores, gone, strict=True)
             ]
         # Of equal scores the first.
         ordered = [torch.argsort(score, stable=True) for score in scores]
         return [
-            each[:count].sort().values.tolist() for each, count in zip(ordered, counts, strict=True)
+            order[:count].sort().values.tolist()
+            for order, count in zip(ordered, counts, strict=True)
         ]
 
     def rounded(self, wanted: int, channels: int) -> int:

@@ -51,10 +51,10 @@ def quantizers(quantized: fx.GraphModule) -> list[str]:
 def quantizer_of_logits(quantized: fx.GraphModule) -> str | None:
     """The name of the quantizer that makes the logits; None where they are real numbers."""
     (output,) = (node for node in quantized.graph.nodes if node.op == "output")
-    (made,) = output.all_input_nodes
-    if not isinstance(layer_of(quantized, made), Value):
+    (source,) = output.all_input_nodes
+    if not isinstance(layer_of(quantized, source), Value):
         return None
-    (gridded,) = made.all_input_nodes
+    (gridded,) = source.all_input_nodes
     return str(gridded.target) if isinstance(layer_of(quantized, gridded), QuantIdentity) else None
 
 
@@ -68,13 +68,13 @@ def _run_brevitas(
     quantized: fx.GraphModule, inputs: Inputs
 ) -> tuple[NDArray[np.float32], dict[str, Rounded]]:
     """The logits of a batch, and what each quantizer makes of it, by its name."""
-    found: dict[str, Rounded] = {}
+    rounded: dict[str, Rounded] = {}
 
-    def see(name: str, _: Any, args: tuple[Any, ...], made: Any) -> None:
-        given = args[0] if isinstance(args[0], torch.Tensor) else args[0].value
-        real = given.double() / made.scale.double() + made.zero_point.double()
-        integers = made.int(float_datatype=False).numpy().astype(np.int64)
-        found[name] = Rounded(integers, real.numpy(), round(made.zero_point.item()))
+    def see(name: str, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        tensor = args[0] if isinstance(args[0], torch.Tensor) else args[0].value
+        real = tensor.double() / output.scale.double() + output.zero_point.double()
+        integers = output.int(float_datatype=False).numpy().astype(np.int64)
+        rounded[name] = Rounded(integers, real.numpy(), round(output.zero_point.item()))
 
     names = quantizers(quantized)
     handles = [
@@ -85,7 +85,7 @@ def _run_brevitas(
     finally:
         for handle in handles:
             handle.remove()
-    return logits, found
+    return logits, rounded
 
 
 class InRuntime:
@@ -264,10 +264,12 @@ def compare_layers(
         raise ValueError(f"Brevitas and ONNX Runtime cannot be compared: there is no {missing}")
     plain = open_onnx(path)
     # With ONNX Runtime's fusions, as the file runs, and without, where each node rounds as it says.
-    fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
+    fused, unfused = (InRuntime(path, names, fused=is_fused) for is_fused in (True, False))
     tally = _Tally(names, quantizer_of_logits(quantized), by_position)
     for piece in pieces(inputs, at_a_time(quantized, _CHUNK)):
-        chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
+        chunk = mapped(
+            piece, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor
+        )
         logits, integers = fused.run(chunk)
         # Reading tensors may keep ONNX Runtime from fusing: then the logits may be others.
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
@@ -352,7 +354,7 @@ class _Tally:
 
     def _count_logits(self, brevitas: NDArray[Any], runtime: NDArray[Any], same: Any) -> None:
         shape = (-1, runtime.shape[-1]) if self._by_position else (len(runtime), -1)
-        first, second = (each.reshape(shape).argmax(1) for each in (brevitas, runtime))
+        first, second = (logits.reshape(shape).argmax(1) for logits in (brevitas, runtime))
         for counts, equal in ((self._logits, same), (self._classes, first == second)):
             counts[0] += int(equal.sum())
             counts[1] += equal.size
@@ -375,14 +377,14 @@ class _Tally:
         self._ties += int((distances < TIE).sum())
 
         def difference(row: NDArray[Any]) -> Difference:
-            at = tuple(int(each) for each in row)
+            place = tuple(int(index) for index in row)
             return Difference(
                 name,
-                (self._samples + at[0], *at[1:]),
-                int(brevitas.integers[at]),
-                int(fused[at]),
-                int(unfused[at]),
-                float(brevitas.real[at]),
+                (self._samples + place[0], *place[1:]),
+                int(brevitas.integers[place]),
+                int(fused[place]),
+                int(unfused[place]),
+                float(brevitas.real[place]),
                 brevitas.zero_point,
             )
 

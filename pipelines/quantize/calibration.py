@@ -86,7 +86,9 @@ def weight_thresholds(
         greatest = _next_power(greatest)
     if weight_scale == "max":
         return greatest.float()
-    shares = [2.0**-k for k in range(_EXPONENTS)] if power_of_two else _WEIGHT_SHARES[::-1]
+    shares = (
+        [2.0**-exponent for exponent in range(_EXPONENTS)] if power_of_two else _WEIGHT_SHARES[::-1]
+    )
     most = 2 ** (bits - 1) - 1
     best, least_error = greatest, torch.full_like(greatest, torch.inf)
     # Try all channels at once; each keeps the threshold of its own least error.
@@ -133,21 +135,21 @@ def _search(flat: torch.Tensor, lower: float, upper: float, bits: int) -> tuple[
         if upper:
             ends = min(
                 ((ends[0], share * upper) for share in _SHARES),
-                key=lambda each: _error(flat, each, bits),
+                key=lambda share: _error(flat, share, bits),
             )
         if lower:
             ends = min(
                 ((share * lower, ends[1]) for share in (0.0, *_SHARES) if share * lower < ends[1]),
-                key=lambda each: _error(flat, each, bits),
+                key=lambda share: _error(flat, share, bits),
             )
     return ends
 
 
 def _powers(lower: float, upper: float) -> Iterator[tuple[float, float]]:
     greatest = _next_power(torch.tensor(upper - lower, dtype=torch.float64)).item()
-    for k in range(_EXPONENTS):
+    for exponent in range(_EXPONENTS):
         for share in _LOWER_SHARES if lower else (0.0,):
-            yield share * lower, share * lower + greatest / 2**k
+            yield share * lower, share * lower + greatest / 2**exponent
 
 
 _INT32_MAX = 2**31 - 1
@@ -172,10 +174,10 @@ class FloatRun(fx.Interpreter):
         layer = self.fetch_attr(target)
         if not isinstance(layer, (QuantIdentity, *COMPUTE)):
             return super().call_module(target, args, kwargs)
-        (given,) = args
-        made = given if isinstance(layer, QuantIdentity) else compute(layer, given)
-        self._see(target, layer, given, made)
-        return made
+        (operand,) = args
+        result = operand if isinstance(layer, QuantIdentity) else compute(layer, operand)
+        self._see(target, layer, operand, result)
+        return result
 
 
 def compute(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -204,23 +206,23 @@ def calibrate(
     """
     check_inputs(inputs)
 
-    def set_range(name: str, layer: Any, given: torch.Tensor, _made: torch.Tensor) -> None:
+    def set_range(name: str, layer: Any, tensor: torch.Tensor, _made: torch.Tensor) -> None:
         if not isinstance(layer, QuantIdentity):
             return
-        if not bool(torch.isfinite(given).all()):
+        if not bool(torch.isfinite(tensor).all()):
             raise Unsupported(
                 f"{name}: the calibration samples give this tensor values that are not finite"
             )
         kernel, bits = kernel_of(layer), int(layer.act_quant.bit_width())
-        lower, upper = activation_range(given, bits, calibration, is_power_of_two(kernel))
+        lower, upper = activation_range(tensor, bits, calibration, is_power_of_two(kernel))
         # Brevitas keeps the length of the range, or its logarithm, and how far it reaches below 0.
         kernel.scaling_impl.value.fill_(
             kept_length(kernel, torch.tensor(upper - lower).clamp(min=_LEAST_LENGTH))
         )
         kernel.zero_point_impl.value.fill_(-lower)
-        for each in (kernel.scaling_impl, kernel.zero_point_impl):
+        for parameter in (kernel.scaling_impl, kernel.zero_point_impl):
             # statistics are collected: training does not begin anew
-            each.counter = each.collect_stats_steps + 1
+            parameter.counter = parameter.collect_stats_steps + 1
 
     # One run of the float network sees every tensor, so that no range depends on another's
     # rounding.
@@ -347,8 +349,8 @@ def even_zero_points(quantized: nn.Module) -> list[str]:
         above = length.item() / scale - below
         # Of the even neighbours the one whose grid cuts off less at its worse end.
         nearest = min(
-            (each for each in (zero_point + 1, zero_point - 1) if each <= greatest),
-            key=lambda each: max(below - each, above - (greatest - each)),
+            (candidate for candidate in (zero_point + 1, zero_point - 1) if candidate <= greatest),
+            key=lambda candidate: max(below - candidate, above - (greatest - candidate)),
         )
         kernel.zero_point_impl.value.fill_(nearest * scale)
         if round(layer.act_quant.zero_point().item()) != nearest:

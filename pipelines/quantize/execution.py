@@ -146,7 +146,7 @@ class Execution:
         """How often each operator ran that computes on integers, the most frequent ones first."""
         on_data = Counter(node.operator for node in self.nodes if node.kind in ("integer", "float"))
         counts = Counter(node.operator for node in self.nodes if node.kind == "integer")
-        return dict(sorted(counts.items(), key=lambda each: (-on_data[each[0]], each[0])))
+        return dict(sorted(counts.items(), key=lambda entry: (-on_data[entry[0]], entry[0])))
 
     @property
     def integer_mac_fraction(self) -> float:
@@ -186,8 +186,8 @@ class _Profile:
         """The type and the shape of its first input or output, of one sample; "" and [] if it
         has none.
         """
-        found = self.events[node.name][0]["args"][f"{side}_type_shape"]
-        return next(iter(found[0].items()), ("", [])) if found else ("", [])
+        shapes = self.events[node.name][0]["args"][f"{side}_type_shape"]
+        return next(iter(shapes[0].items()), ("", [])) if shapes else ("", [])
 
     def on_floats(self, node: onnx.NodeProto) -> bool:
         """Whether the node computes on floats, by the type of its first input."""
@@ -213,8 +213,8 @@ def observe(path: Path, example: Inputs) -> Execution:
         RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator
             cannot be counted.
     """
-    one = mapped(example, lambda each: each[:1])
-    timed = mapped(one, lambda each: each.expand(_TIMED_BATCH, *each.shape[1:]))
+    one = mapped(example, lambda tensor: tensor[:1])
+    timed = mapped(one, lambda tensor: tensor.expand(_TIMED_BATCH, *tensor.shape[1:]))
     profile = _run(path, [one, *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
     kinds = _kinds(profile)
     nodes = [
@@ -230,8 +230,8 @@ def observe(path: Path, example: Inputs) -> Execution:
     ]
     total = sum(node.seconds for node in nodes) or 1.0
     islands = [
-        Island(found, sum(node.seconds for node in found) / total)
-        for found in _islands(profile, nodes)
+        Island(island, sum(node.seconds for node in island) / total)
+        for island in _islands(profile, nodes)
     ]
     return Execution(nodes, islands, _TIMED_BATCH)
 
@@ -265,7 +265,7 @@ def _run(path: Path, batches: list[Inputs]) -> _Profile:
         raise RuntimeError(
             f"ONNX Runtime's profile and its graph name different nodes in {path.name}"
         )
-    if odd := [name for name, found in events.items() if len(found) != len(batches)]:
+    if odd := [name for name, calls in events.items() if len(calls) != len(batches)]:
         raise RuntimeError(
             f"ONNX Runtime did not run each node once in every run of {path.name}: {', '.join(odd)}"
         )
@@ -282,7 +282,7 @@ def _name_inlined(graph: onnx.GraphProto, events: dict[str, list[dict[str, Any]]
     named = {node.name for node in graph.node}
     unnamed = [node for node in graph.node if not node.name]
     ran = [
-        (name, found[0]["args"]["op_name"]) for name, found in events.items() if name not in named
+        (name, calls[0]["args"]["op_name"]) for name, calls in events.items() if name not in named
     ]
     if [operator for _, operator in ran] == [node.op_type for node in unnamed]:
         for node, (name, _) in zip(unnamed, ran, strict=True):
@@ -292,7 +292,7 @@ def _name_inlined(graph: onnx.GraphProto, events: dict[str, list[dict[str, Any]]
 def _kinds(profile: _Profile) -> dict[str, str]:
     """Return the kind of each node, see `Node`, by the node's name."""
     kinds: dict[str, str] = {}
-    on_data = {each.name for each in profile.graph.input}
+    on_data = {value_info.name for value_info in profile.graph.input}
     for node in profile.graph.node:
         # What follows from the inputs' shape alone computes nothing of the network.
         depends = node.op_type not in _ASKS_SHAPE and not on_data.isdisjoint(node.input)
@@ -333,9 +333,9 @@ def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
         # The profile leaves out weights that the kernel packed; the graph has them, if behind a
         # DequantizeLinear.
         origin = {
-            each.output[0]: each.input[0]
-            for each in profile.graph.node
-            if each.op_type == "DequantizeLinear"
+            node_here.output[0]: node_here.input[0]
+            for node_here in profile.graph.node
+            if node_here.op_type == "DequantizeLinear"
         }
         name = node.input[_CONVOLUTIONS[node.op_type]]
         name = origin.get(name, name)
@@ -362,8 +362,8 @@ def _islands(profile: _Profile, nodes: list[Node]) -> list[list[Node]]:
         merged.append(node)
         islands.append(merged)
         group = {
-            name: merged if any(member in merged for member in made) else made
-            for name, made in group.items()
+            name: merged if any(member in merged for member in nodes) else nodes
+            for name, nodes in group.items()
         }
         group.update(dict.fromkeys(proto.output, merged))
     arithmetic = [[node for node in island if node.kind == "float"] for island in islands]
@@ -386,9 +386,9 @@ def execution_metrics(execution: Execution) -> list[Metric]:
         why += "; placement 'pre+post' gives each the quantized output it lacks"
     # The islands, the dearest first: what they run, in which layers, and their share of the time.
     costs = "; ".join(
-        f"{each.describe()} in {' + '.join(dict.fromkeys(node.layer for node in each.nodes))}"
-        f" {each.time_share:.1%}"
-        for each in sorted(execution.islands, key=lambda island: -island.time_share)
+        f"{island.describe()} in {' + '.join(dict.fromkeys(node.layer for node in island.nodes))}"
+        f" {island.time_share:.1%}"
+        for island in sorted(execution.islands, key=lambda island: -island.time_share)
     )
     return [
         Metric("integer_nodes", execution.count("integer"), "count", NEUTRAL),
@@ -440,7 +440,7 @@ def deployment_metrics(
     """
     float_bytes, quantized_bytes = constant_bytes(float_file), constant_bytes(path.read_bytes())
     of_float, of_quantized = runs or (
-        partial(run_onnx, open_onnx(each)) for each in (float_file, path)
+        partial(run_onnx, open_onnx(file)) for file in (float_file, path)
     )
     return [
         Metric(

@@ -212,7 +212,7 @@ def compare(
     executor = Executor(network)
     exact = None if precision == torch.float32 else in_float64(quantized, network)
     predictions = same = logits = differing = 0
-    found: dict[str, Disagreement] = {}
+    disagreements: dict[str, Disagreement] = {}
     for part in pieces(inputs, at_a_time(quantized, chunk)):
         integer = executor.run_reals(part.numpy())  # first: it says what is wrong with the inputs
         made = (
@@ -233,19 +233,19 @@ def compare(
         samples = np.flatnonzero(unequal.reshape(len(part), -1).any(1))
         if diagnose and len(samples):
             chosen = {name: integers[samples] for name, integers in made.items()}
-            _merge(found, _local_differences(quantized, network, part[samples], chosen))
-    return IntegerAgreement(predictions, same, logits, differing, list(found.values()))
+            _merge(disagreements, _local_differences(quantized, network, part[samples], chosen))
+    return IntegerAgreement(predictions, same, logits, differing, list(disagreements.values()))
 
 
-def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) -> Integers:
+def _integers_of(name: str, network: IntegerNetwork, known: dict[str, Integers]) -> Integers:
     """As a quantizer made them, or by the layers that keep the grid behind one: pools and
     flattening.
     """
-    if name in made:
-        return made[name]
-    operation = next(each for each in network.operations if each.name == name)
+    if name in known:
+        return known[name]
+    operation = next(operation for operation in network.operations if operation.name == name)
     return operation.apply(
-        [_integers_of(each, network, made) for each in operation.inputs], network.rounding
+        [_integers_of(source, network, known) for source in operation.inputs], network.rounding
     )
 
 
@@ -267,28 +267,30 @@ def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[s
     """The integers that every quantizer of the fake-quantized network makes of `inputs`, (batch,
     ...): int64 by its name, the input's by `INPUT`.
     """
-    return {tensor_of(name): each.integers for name, each in in_brevitas(quantized, inputs).items()}
+    return {
+        tensor_of(name): result.integers for name, result in in_brevitas(quantized, inputs).items()
+    }
 
 
 def _local_differences(
     quantized: fx.GraphModule,
     network: IntegerNetwork,
     inputs: torch.Tensor,
-    made: dict[str, Integers],
+    known: dict[str, Integers],
 ) -> list[Disagreement]:
-    steps = real_steps(quantized, network, made, inputs)
-    tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
-    found = []
+    steps = real_steps(quantized, network, known, inputs)
+    tensors = {INPUT: inputs.numpy() if network.tokens else known[INPUT]}
+    disagreements = []
     for operation in network.operations:
         # Give each operation the fake-quantized network's integers, so that a difference is its
         # own.
         local = operation.apply([tensors[name] for name in operation.inputs], network.rounding)
-        tensors[operation.name] = made.get(operation.name, local)
-        if operation.name in made and not np.array_equal(local, made[operation.name]):
-            found.append(
-                _disagreement(operation.name, made[operation.name], local, steps[operation.name])
+        tensors[operation.name] = known.get(operation.name, local)
+        if operation.name in known and not np.array_equal(local, known[operation.name]):
+            disagreements.append(
+                _disagreement(operation.name, known[operation.name], local, steps[operation.name])
             )
-    return found
+    return disagreements
 
 
 def _disagreement(
@@ -299,7 +301,7 @@ def _disagreement(
     # many steps.
     distance = np.abs(steps - (fake + integer) / 2)[wrong]
     apart = np.abs(fake - integer)[wrong]
-    first = tuple(int(each) for each in np.argwhere(wrong)[0])
+    first = tuple(int(index) for index in np.argwhere(wrong)[0])
     return Disagreement(
         name,
         wrong.size,
@@ -312,15 +314,15 @@ def _disagreement(
     )
 
 
-def _merge(found: dict[str, Disagreement], more: list[Disagreement]) -> None:
+def _merge(disagreements: dict[str, Disagreement], more: list[Disagreement]) -> None:
     """Add the counts of another part of the inputs; the first differing element stays the first."""
     for disagreement in more:
-        old = found.setdefault(disagreement.layer, disagreement)
+        old = disagreements.setdefault(disagreement.layer, disagreement)
         if old is not disagreement:
             sums = {
                 name: getattr(old, name) + getattr(disagreement, name)
                 for name in ("elements", "differing", "unexplained")
             }
-            found[disagreement.layer] = replace(
+            disagreements[disagreement.layer] = replace(
                 old, distance=max(old.distance, disagreement.distance), **sums
             )

@@ -103,17 +103,17 @@ class IntegerStudy:
         scored = self.some if session is None else self.test.inputs
         logits = self._run(executor, scored, session)
         # 2. Everything else is compared with the definition.
-        found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
+        agreement = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         observed = executor.quantize(
             torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy()
         )
         return [
             self._scored("integer", executor.dequantize(logits), {}),
-            *self._of_agreement(network, found),
+            *self._of_agreement(network, agreement),
             *self._of_onnx(network, executor, logits),
             *self._of_cost(network, executor, {"activation": "table"}),
             *(
-                self._of_polynomial(network, executor, logits, found)
+                self._of_polynomial(network, executor, logits, agreement)
                 if "polynomial" in self.forms
                 else []
             ),
@@ -152,13 +152,13 @@ class IntegerStudy:
             if session is None:
                 logits.append(executor.run_integers(integers))
             else:
-                given = session.get_inputs()[0].name
-                logits.append(session.run(None, {given: integers})[0].astype(np.int64))
+                input_name = session.get_inputs()[0].name
+                logits.append(session.run(None, {input_name: integers})[0].astype(np.int64))
         return np.concatenate(logits)
 
     def _scored(
         self,
-        of: str,
+        subject: str,
         outputs: npt.NDArray[np.float64] | None,
         setting: Settings,
         reason: str = "",
@@ -167,11 +167,11 @@ class IntegerStudy:
         """The task's headline of real outputs, of all test inputs or of the first, or none for a
         reason.
         """
-        name = f"{of}_{self.headline.name}"
+        name = f"{subject}_{self.headline.name}"
         value, scores = None, None
         if outputs is not None:
-            found = Score.of(torch.from_numpy(outputs), self.test).headline
-            value, reason, scores = found.value, found.reason, found.scores
+            headline = Score.of(torch.from_numpy(outputs), self.test).headline
+            value, reason, scores = headline.value, headline.reason, headline.scores
             if len(outputs) < len(self.test.targets):
                 partly = f"of the first {len(outputs)} test samples"
                 partly += f": {self.fewer}" if self.fewer else ""
@@ -187,12 +187,12 @@ class IntegerStudy:
             **changes,
         )
 
-    def _agreement(self, found: IntegerAgreement, setting: Settings) -> list[Metric]:
-        first = found.disagreements[0].describe() if found.disagreements else ""
+    def _agreement(self, agreement: IntegerAgreement, setting: Settings) -> list[Metric]:
+        first = agreement.disagreements[0].describe() if agreement.disagreements else ""
         rows = [
             Metric(
                 "integer_agreement",
-                found.same_class / found.predictions,
+                agreement.same_class / agreement.predictions,
                 "fraction",
                 HIGHER,
                 setting,
@@ -200,7 +200,7 @@ class IntegerStudy:
             ),
             Metric(
                 "differing_logits",
-                found.differing / found.logits,
+                agreement.differing / agreement.logits,
                 "share",
                 LOWER,
                 setting,
@@ -209,9 +209,9 @@ class IntegerStudy:
         ]
         return rows if isinstance(self.test.task, Classification) else rows[1:]
 
-    def _of_agreement(self, network: IntegerNetwork, found: IntegerAgreement) -> list[Metric]:
+    def _of_agreement(self, network: IntegerNetwork, agreement: IntegerAgreement) -> list[Metric]:
         """With the fake-quantized network, and whether rounding ties explain every difference."""
-        rows = self._agreement(found, {})
+        rows = self._agreement(agreement, {})
         # Grids that were inserted change the network: ties would not explain its differences.
         if network.inserted:
             where = shorten(", ".join(network.inserted), _LONGEST, placeholder=" ...")
@@ -239,14 +239,14 @@ class IntegerStudy:
             ),
             Metric(
                 "tie_distance",
-                found.distance,
+                agreement.distance,
                 "step",
                 LOWER,
                 reason="of a differing integer's real value to a rounding tie, the greatest",
             ),
             Metric(
                 "unexplained_differences",
-                found.unexplained,
+                agreement.unexplained,
                 "count",
                 LOWER,
                 reason=(
@@ -457,8 +457,8 @@ def _bits(name: str, sums: dict[str, Sum], reason: str) -> list[Metric]:
             reason=f"the most of all layers, {widest}; {reason}",
         ),
         *(
-            Metric(name, each.bits, "count", LOWER, {"layer": layer}, reason=reason)
-            for layer, each in sums.items()
+            Metric(name, width.bits, "count", LOWER, {"layer": layer}, reason=reason)
+            for layer, width in sums.items()
         ),
     ]
 
@@ -519,5 +519,5 @@ def part_errors(
             f" {off.mean():.3f} on average"
         )
         rows.append(Metric(name, int(off.max()), "step", LOWER, {"layer": part.name}, reason=said))
-    worst = max(rows, key=lambda each: each.value or 0)
+    worst = max(rows, key=lambda metric: metric.value or 0)
     return [replace(worst, setting={}, reason=f"the most of all, {worst.setting['layer']}"), *rows]

@@ -27,8 +27,8 @@ def keeps_grid(layer: nn.Module | None) -> bool:
 
 def is_activation(layer: nn.Module) -> bool:
     """Whether it is an activation with a row of traits."""
-    found = census(layer, gates=True)
-    return bool(found) and found[0].module is layer
+    activations = census(layer, gates=True)
+    return bool(activations) and activations[0].module is layer
 
 
 def clips(layer: nn.Module | None) -> bool:

@@ -232,10 +232,10 @@ class _Lowering:
         bias = np.zeros(len(integers), dtype=np.int32)
         if layer.bias is not None:
             # Of its input the bias quantizer only takes the scale: zeros on that grid will do.
-            given = quantizer_of(self._quantized, before)(
+            quantizer = quantizer_of(self._quantized, before)(
                 torch.zeros((1,) * len(node.meta["shape"]))
             )
-            bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))
+            bias = _bias_integers(layer.bias_quant(layer.bias, quantizer, weight))
         scale = source.grid.scale * weight.scale.double().flatten().numpy()
         constants = str(node.target), (source.name,), source.grid, integers, bias, scale
         if isinstance(layer, nn.Linear):
@@ -407,13 +407,15 @@ def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
     return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
 
 
-def _ints(given: int | Iterable[int], rank: int = 1) -> tuple[int, ...]:
-    return (given,) * rank if isinstance(given, int) else tuple(int(each) for each in given)
+def _ints(numbers: int | Iterable[int], rank: int = 1) -> tuple[int, ...]:
+    return (
+        (numbers,) * rank if isinstance(numbers, int) else tuple(int(number) for number in numbers)
+    )
 
 
 def _both(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """What is added before and after each dimension."""
-    return tuple((each, each) for each in padding)
+    return tuple((width, width) for width in padding)
 
 
 def _check_batch_first(quantized: fx.GraphModule, two: torch.Tensor) -> None:
@@ -426,10 +428,10 @@ def _check_batch_first(quantized: fx.GraphModule, two: torch.Tensor) -> None:
         if node.op == "call_module"
     }
 
-    def see(name: str, _layer: nn.Module, _given: torch.Tensor, made: torch.Tensor) -> None:
-        if tuple(made.shape) != (2, *shapes[name][1:]):
+    def see(name: str, _layer: nn.Module, _given: torch.Tensor, output: torch.Tensor) -> None:
+        if tuple(output.shape) != (2, *shapes[name][1:]):
             raise Unsupported(
-                f"{name}: of one sample its tensor is {shapes[name]}, of two {tuple(made.shape)};"
+                f"{name}: of one sample its tensor is {shapes[name]}, of two {tuple(output.shape)};"
                 " the integer network takes tensors whose dimension 0 counts the samples: write"
                 " the layers before it so (batch_first=True)"
             )

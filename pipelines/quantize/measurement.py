@@ -80,7 +80,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
         return execution_metrics(execution)
 
     # 2. Score the float network, the fake-quantized one and the file.
-    found, classes = (
+    measured, classes = (
         _scores(network.module, quantized, path, test),
         isinstance(test.task, Classification),
     )
@@ -102,7 +102,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
             )
             of_integers += whole.rows
         except Unsupported as error:
-            row = replace(found[0], name=f"integer_{found[0].name}", value=None)
+            row = replace(measured[0], name=f"integer_{measured[0].name}", value=None)
             of_integers.append(replace(row, reason=f"{_WHOLE}: {error}"))
     # 4. Study the integer network, if there is one.
     if not of_integers or whole is not deployed:
@@ -112,7 +112,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
             test,
             float_session,
             artefacts["integer"],
-            found[0],
+            measured[0],
             some,
             options.keep_islands,
             None if network.several else network.vocabulary,
@@ -125,7 +125,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL, reason=too_many),
         *deployed.rows,
-        *found,
+        *measured,
         *agreement_metrics(
             compare_layers(quantized, path, some, by_position=by_position), classes=classes
         ),
@@ -147,7 +147,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
         metrics += _in_qonnx(whole.network, network.input_shape, artefacts["qonnx"], example)
-    written = {name: each for name, each in artefacts.items() if each.exists()}
+    written = {name: file for name, file in artefacts.items() if file.exists()}
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
@@ -206,7 +206,7 @@ def _prepared(network: Network, bench: Bench, options: QuantizeOptions) -> tuple
     }
     task = bench.data.task
     if names := [
-        name for name, given in asked.items() if given and not isinstance(task, Classification)
+        name for name, wanted in asked.items() if wanted and not isinstance(task, Classification)
     ]:
         raise Unsupported(
             f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__}"
@@ -372,11 +372,11 @@ def _treat(
     *,
     classes: bool,
 ) -> tuple[Treatment, Treated, list[Metric]]:
-    given = _given(options)
+    options_of = _given(options)
     if scheme.by_reader or options.tuned:
         if scheme.by_reader:
             ranges = RANGES if options.calibration == "auto" and not options.tuned else ()
-            candidates = CANDIDATES if options.tuned else [given]
+            candidates = CANDIDATES if options.tuned else [options_of]
             tuned = choose(traced, scheme, inputs, candidates, ranges, classes=classes)
         else:
             tuned = tune(traced, scheme, inputs)
@@ -386,9 +386,9 @@ def _treat(
             for trial in tuned.trials
             if trial.loss is None
         ]
-        told = "; ".join([str(tuned.treatment), *tuned.treated.notes])
+        notes = "; ".join([str(tuned.treatment), *tuned.treated.notes])
         rows = [
-            Metric("chosen_treatment", None, "name", NEUTRAL, reason=told),
+            Metric("chosen_treatment", None, "name", NEUTRAL, reason=notes),
             Metric(
                 "tuning_loss",
                 min(losses),
@@ -401,8 +401,8 @@ def _treat(
             ),
         ]
         return tuned.treatment, tuned.treated, [*rows, *_told(tuned.treatment, tuned.treated)]
-    treated = treat(traced, scheme, inputs, given)
-    return given, treated, _told(given, treated)
+    treated = treat(traced, scheme, inputs, options_of)
+    return options_of, treated, _told(options_of, treated)
 
 
 def _given(options: QuantizeOptions) -> Treatment:
@@ -462,14 +462,14 @@ def _scores(
     # All three run on the same batches, so that their outputs are compared as they come.
     runs, batch = (original, quantized, in_session), at_a_time(quantized, _CHUNK)
     in_float, in_brevitas, in_runtime = scores(runs, test, batch=batch, seen=seen)
-    classes, own = (
+    classes, predictions = (
         isinstance(test.task, Classification),
         f"from this network's own float {in_float.headline.name}",
     )
     difference = torch.stack(differences).max().item()
     return [
         in_brevitas.named("{}", reason="fake-quantized, in Brevitas"),
-        worsening(in_float.headline, in_brevitas.headline, reason=own),
+        worsening(in_float.headline, in_brevitas.headline, reason=predictions),
         in_runtime.named("runtime_{}"),
         Metric(
             "runtime_max_difference",

@@ -138,10 +138,10 @@ def _greatest_features(
 
     class Watching(fx.Interpreter):
         def run_node(self, node: fx.Node) -> Any:
-            made = super().run_node(node)
+            result = super().run_node(node)
             if node in nodes:
-                seen[node] = made.abs().flatten(0, -2).amax(0)
-            return made
+                seen[node] = result.abs().flatten(0, -2).amax(0)
+            return result
 
     watching = Watching(traced)
     watching.extra_traceback = False  # else torch.fx adds its own lines to the text of every error

@@ -133,25 +133,25 @@ def search(
         costs = [
             # A narrower width that happens to lose less is luck, not worth bytes elsewhere.
             {
-                width: max(0.0, loss(*widest[:at], width, *widest[at + 1 :]) - least)
+                width: max(0.0, loss(*widest[:place], width, *widest[place + 1 :]) - least)
                 for width in widths
             }
-            for at in range(len(layers))
+            for place in range(len(layers))
         ]
         # 2. The assignment of the least sum of costs, unless one width for all loses less when both
         # are measured.
         uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
         plain = (uniform,) * len(layers)
-        found, reason = _better(loss, tuple(cheapest(weights, costs, size_budget)), plain)
-        bits = sum(size * width for size, width in zip(weights, found, strict=True))
-        predicted = least + sum(cost[width] for width, cost in zip(found, costs, strict=True))
+        better, reason = _better(loss, tuple(cheapest(weights, costs, size_budget)), plain)
+        bits = sum(size * width for size, width in zip(weights, better, strict=True))
+        predicted = least + sum(cost[width] for width, cost in zip(better, costs, strict=True))
         return Plan(
-            dict(zip(layers, found, strict=True)),
+            dict(zip(layers, better, strict=True)),
             act_bits,
             -(-bits // 8),
             bits / (FULL_WIDTH * sum(weights)),
             predicted,
-            loss(*found),
+            loss(*better),
             uniform,
             loss(*plain),
             reason,
@@ -159,15 +159,15 @@ def search(
 
 
 def _better(
-    loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int, ...]
+    loss: Callable[..., float], widths: tuple[int, ...], plain: tuple[int, ...]
 ) -> tuple[tuple[int, ...], str]:
     """The widths of lesser loss, those of one width for all where they are the same, and why."""
     every = f"{plain[0]} bits in every layer"
-    if found == plain:
+    if widths == plain:
         return plain, f"{every} are the best by prediction"
-    if loss(*found) > loss(*plain):
-        return plain, f"{every}: the predicted best widths lose {loss(*found):.3g} nats, more"
-    return found, f"{every} lose {loss(*plain):.3g} nats, not less"
+    if loss(*widths) > loss(*plain):
+        return plain, f"{every}: the predicted best widths lose {loss(*widths):.3g} nats, more"
+    return widths, f"{every} lose {loss(*plain):.3g} nats, not less"
 
 
 def cheapest(
@@ -211,11 +211,11 @@ def cheapest(
         size, cost_so_far = sizes[kept], sums[kept]
         steps.append((widths, kept))
     # The widths that led to the last entry of the last step.
-    found, last = [], len(size) - 1
+    chosen, last = [], len(size) - 1
     for widths, kept in reversed(steps):
         last, which = divmod(int(kept[last]), len(widths))
-        found.append(widths[which])
-    return found[::-1]
+        chosen.append(widths[which])
+    return chosen[::-1]
 
 
 def _scheme(weight_bits: Mapping[str, int], act_bits: int) -> Scheme:

@@ -90,15 +90,15 @@ def measure_file(network: Network, bench: Bench, options: QuantizeOptions) -> Ou
         raise Unsupported(
             f"the file takes {batch} samples at a time, and there are {count} to calibrate with"
         )
-    given = torch.as_tensor(calibration.first(count - count % batch))
-    operators = _quantize(module, given, path, options)
+    inputs = torch.as_tensor(calibration.first(count - count % batch))
+    operators = _quantize(module, inputs, path, options)
     quantized = OnnxNetwork(path, module.output)
     before, after = scores([module, quantized], bench.data.test)
     model = module.model()
     whole = model.SerializeToString()
     untimed = untimed_batches(work_of_file(model), bench.time_limit)
     metrics = [
-        Metric("calibration_samples", len(given), "count", Direction.NEUTRAL),
+        Metric("calibration_samples", len(inputs), "count", Direction.NEUTRAL),
         worsening(
             before.headline, after.headline, reason=f"from the file's own {before.headline.name}"
         ),
@@ -124,13 +124,13 @@ def _quantize(
         other = Path(folder) / "products.onnx"
         _write(module, inputs, other, options.calibration, _PRODUCTS)
         every, products = (
-            _distance(module, OnnxNetwork(each, module.output), inputs) for each in (path, other)
+            _distance(module, OnnxNetwork(file, module.output), inputs) for file in (path, other)
         )
-        told = f"squared distance {products:.2g} of the outputs on calibration data, {every:.2g}"
+        note = f"squared distance {products:.2g} of the outputs on calibration data, {every:.2g}"
         if not products < _MUCH * every:
-            return f"all operators (with products alone {told} with all)"
+            return f"all operators (with products alone {note} with all)"
         path.write_bytes(other.read_bytes())
-        return f"products alone ({told} with all operators)"
+        return f"products alone ({note} with all operators)"
 
 
 @torch.no_grad()

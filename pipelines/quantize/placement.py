@@ -225,7 +225,7 @@ class _Placer:
     def run(self) -> fx.GraphModule:
         for node in self._traced.graph.nodes:
             self._write(node)
-        if not any(isinstance(each, COMPUTE) for each in self._owned.values()):
+        if not any(isinstance(layer, COMPUTE) for layer in self._owned.values()):
             raise Unsupported("no linear or convolutional layer to quantize")
         return fx.GraphModule(self._owned, self._graph).eval()
 
@@ -301,21 +301,21 @@ class _Placer:
         )
         self._emit(node, self._graph.call_module(str(node.target), tuple(inputs)))
 
-    def _emit(self, node: fx.Node, made: fx.Node, *, island: bool = False) -> None:
-        made.meta["shape"] = node.meta.get("shape", ())
-        self._raw[node] = made
+    def _emit(self, node: fx.Node, replacement: fx.Node, *, island: bool = False) -> None:
+        replacement.meta["shape"] = node.meta.get("shape", ())
+        self._raw[node] = replacement
         if island:
             self._islands.add(node)
 
     def _behind(self, node: fx.Node, kind: str, layer: nn.Module, source: fx.Node) -> fx.Node:
         """A layer that the traced network does not have, on what a node makes."""
         # Named by the layer, or, where there is none, by the function.
-        of = {"placeholder": "input", "call_module": str(node.target)}.get(node.op, node.name)
-        name = f"{kind}_{of}"
+        origin = {"placeholder": "input", "call_module": str(node.target)}.get(node.op, node.name)
+        name = f"{kind}_{origin}"
         self._owned[name] = layer
-        made = self._graph.call_module(name, (source,))
-        made.meta["shape"] = node.meta["shape"]
-        return made
+        quantizer_node = self._graph.call_module(name, (source,))
+        quantizer_node.meta["shape"] = node.meta["shape"]
+        return quantizer_node
 
     def _grid(self, node: fx.Node, bits: int | None = None) -> fx.Node:
         """The tensor on a grid; as it is where nothing asks for one."""
@@ -348,16 +348,16 @@ class _Placer:
         """The most bits that a layer reading this tensor wants, or the logits, if it is what
         they are made of.
         """
-        found = [0]
+        bits_found = [0]
         for user in node.users:
             layer = layer_of(self._traced, user)
             if user.op == "output" and self._scheme.bits is not None:
-                found.append(LOGIT_BITS)
+                bits_found.append(LOGIT_BITS)
             elif keeps_grid(layer):
-                found.append(self._most_bits(user))
+                bits_found.append(self._most_bits(user))
             elif isinstance(layer, FLOAT_COMPUTE) and (bits := self._scheme.of(str(user.target))):
-                found.append(bits.act)
-        return max(found)
+                bits_found.append(bits.act)
+        return max(bits_found)
 
     def _read(self, node: fx.Node) -> fx.Node:
         """The real values that a sum or a float part reads."""

@@ -62,7 +62,7 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
 
 def _shape_results(model: onnx.ModelProto) -> list[str]:
     """Tensors that follow from shapes and constants alone and are read by nodes that do not."""
-    static = {each.name for each in model.graph.initializer}
+    static = {tensor.name for tensor in model.graph.initializer}
     shaped: set[str] = set()
     for node in model.graph.node:
         inputs = {name for name in node.input if name}
@@ -92,13 +92,13 @@ def _free_batch(values: list[Array]) -> Array | None:
     varying = np.flatnonzero((values[0] != values[1]) | (values[0] != values[2]))
     if len(varying) != 1 or (values[0] < 0).any():
         return None
-    at = int(varying[0])
-    per_sample = {int(value[at]) % batch for value, batch in zip(values, _BATCHES, strict=True)}
-    multiples = {int(value[at]) // batch for value, batch in zip(values, _BATCHES, strict=True)}
+    axis = int(varying[0])
+    per_sample = {int(value[axis]) % batch for value, batch in zip(values, _BATCHES, strict=True)}
+    multiples = {int(value[axis]) // batch for value, batch in zip(values, _BATCHES, strict=True)}
     if per_sample != {0} or len(multiples) != 1:
         return None
     shape = values[0].copy()
-    shape[at] = -1
+    shape[axis] = -1
     return shape
 
 
@@ -110,7 +110,7 @@ def _evaluate(
     del copied.graph.output[:]
     copied.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = open_onnx(copied.SerializeToString())
-    rows = mapped(example, lambda each: each[torch.arange(batch) % len(each)])
+    rows = mapped(example, lambda tensor: tensor[torch.arange(batch) % len(tensor)])
     return list(session.run(None, feed(session, rows)))
 
 
@@ -193,14 +193,14 @@ def _within(span: tuple[int, int], lower: Array | None, upper: Array | None) -> 
 
 def _drop_unread(model: onnx.ModelProto) -> None:
     """Remove nodes and constants that lead to no output."""
-    needed = {each.name for each in model.graph.output}
+    needed = {output.name for output in model.graph.output}
     kept = []
     # Backwards, as a node is needed if one that is needed reads it.
     for node in reversed(model.graph.node):
         if not needed.isdisjoint(node.output):
             needed.update(node.input)
             kept.append(node)
-    constants = [each for each in model.graph.initializer if each.name in needed]
+    constants = [tensor for tensor in model.graph.initializer if tensor.name in needed]
     del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend(reversed(kept))
     model.graph.initializer.extend(constants)
@@ -274,12 +274,12 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
     _finish(path, _QONNX_IR)
 
 
-def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
+def _finish(path: Path, version: int, example: Inputs | None = None) -> None:
     """Rewrite the file that Brevitas wrote, its shapes too where an example is given to run it
     on, and check it.
     """
     model = onnx.load(str(path))
-    model.ir_version = ir
+    model.ir_version = version
     if example is not None:
         fixed_shapes(model, example)
         drop_idle_clips(model)
@@ -288,7 +288,7 @@ def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
 
 
 def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:
-    pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
+    pair = mapped(example, lambda tensor: tensor[torch.arange(2) % len(tensor)])
     taken = dict(zip(input_names(pair), leaves(pair), strict=True))
     quantized = copy.deepcopy(quantized)
     _flatten_positions(quantized)
@@ -379,8 +379,8 @@ def _take_apart(quantized: fx.GraphModule, names: list[str]) -> None:
             raise RuntimeError(f"{node.name} reads the batch as a whole")
         key = node.args[1]
         with graph.inserting_before(batch):
-            each = graph.placeholder(names[key] if isinstance(key, int) else str(key))
-        node.replace_all_uses_with(each)
+            placeholder = graph.placeholder(names[key] if isinstance(key, int) else str(key))
+        node.replace_all_uses_with(placeholder)
         graph.erase_node(node)
     graph.erase_node(batch)
     quantized.recompile()
@@ -393,10 +393,10 @@ def constant_bytes(content: bytes) -> int:
     model = onnx.load_from_string(content)
     tensors = list(model.graph.initializer)
     tensors += [
-        a.t
+        attribute.t
         for node in model.graph.node
         if node.op_type == "Constant"
-        for a in node.attribute
-        if a.HasField("t")
+        for attribute in node.attribute
+        if attribute.HasField("t")
     ]
     return sum(numpy_helper.to_array(tensor).nbytes for tensor in tensors)

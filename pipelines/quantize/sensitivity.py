@@ -96,7 +96,10 @@ class Reference:
 @torch.no_grad()
 def _logits(network: nn.Module, inputs: Inputs) -> torch.Tensor:
     starts = range(0, len(leaves(inputs)[0]), _CHUNK)
-    chunks = (mapped(inputs, lambda each, at=start: each[at : at + _CHUNK]) for start in starts)  # type: ignore[misc]
+    chunks = (
+        mapped(inputs, lambda tensor, first=start: tensor[first : first + _CHUNK])  # type: ignore[misc]
+        for start in starts
+    )
     return torch.cat([network(chunk) for chunk in chunks]).double()
 
 
@@ -139,17 +142,22 @@ def sensitivity(make: Make, traced: fx.GraphModule, inputs: Inputs, bits: Bits) 
         ValueError: there is no input, or logits are not finite.
     """
     layers = layers_of(traced)
-    at = f"at {bits.weight}-bit weights, {bits.act}-bit activations, on calibration data"
+    condition = f"at {bits.weight}-bit weights, {bits.act}-bit activations, on calibration data"
     rows = []
 
-    def tell(of: str, loss: Loss, which: str, **setting: str) -> None:
+    def tell(subject: str, loss: Loss, which: str, **setting: str) -> None:
         for what, value, unit in (
             ("loss", loss.divergence, "nats"),
             ("changes", loss.changed, "fraction"),
         ):
             rows.append(
                 Metric(
-                    f"{of}_{what}", value, unit, Direction.LOWER, setting, reason=f"{which} {at}"
+                    f"{subject}_{what}",
+                    value,
+                    unit,
+                    Direction.LOWER,
+                    setting,
+                    reason=f"{which} {condition}",
                 )
             )
 

@@ -106,7 +106,9 @@ def _activations(module: nn.Module) -> list[nn.Module]:
     """
     known = [use.module for use in census(module, gates=True)]
     layers = [
-        each for each in module.modules() if type(each).__module__ == "torch.nn.modules.activation"
+        layer
+        for layer in module.modules()
+        if type(layer).__module__ == "torch.nn.modules.activation"
     ]
     return known + [
         layer for layer in layers if not isinstance(layer, nn.GLU) and not list(layer.children())
@@ -139,7 +141,9 @@ def _normalised(read: fx.GraphModule, real: bool) -> fx.GraphModule:
         if name == "input" or name.startswith(_RESERVED) or not name[:1].isalpha():
             name = f"layer_{name.lstrip('_')}"
         return next(
-            each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in owned
+            candidate
+            for number in range(10**6)
+            if (candidate := f"{name}_{number}" if number else name) not in owned
         )
 
     for node, layer in layers.items():
@@ -152,33 +156,36 @@ def _normalised(read: fx.GraphModule, real: bool) -> fx.GraphModule:
             name = free(path if path and len(kinds[path]) == 1 else named)
             owned[name] = copy.deepcopy(layer)
             sources = node.args[:1] if node.target is torch.reshape else node.args
-            made = graph.call_module(name, fx.map_arg(sources, new.__getitem__))
+            normalised = graph.call_module(name, fx.map_arg(sources, new.__getitem__))
         else:
-            made = graph.node_copy(node, new.__getitem__)
+            normalised = graph.node_copy(node, new.__getitem__)
             if node.op == "get_attr":
-                made.target = free(str(node.target))
-                owned[made.target] = operator.attrgetter(str(node.target))(read)
-            made.meta["real"] = real
-        made.meta["shape"] = node.meta.get("shape", ())
-        new[node] = made
+                normalised.target = free(str(node.target))
+                owned[normalised.target] = operator.attrgetter(str(node.target))(read)
+            normalised.meta["real"] = real
+        normalised.meta["shape"] = node.meta.get("shape", ())
+        new[node] = normalised
     return fx.GraphModule(owned, graph)
 
 
 def _layer(read: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     """The layer that a node calls, or the one that does the same; None where there is none."""
     layer, shape = layer_of(read, node), node.meta.get("shape", ())
-    given = [
+    operands = [
         argument.meta.get("shape", ()) for argument in node.args if isinstance(argument, fx.Node)
     ]
     if (
         node.target is operator.add
-        and len(given) == 2
-        and given == [shape] * 2
+        and len(operands) == 2
+        and operands == [shape] * 2
         and shape[:1] == (-1,)
     ):
         return Add()
     flat = (
-        node.target is torch.reshape and len(given[0]) > 2 and given[0][0] == -1 and len(shape) == 2
+        node.target is torch.reshape
+        and len(operands[0]) > 2
+        and operands[0][0] == -1
+        and len(shape) == 2
     )
     if isinstance(layer, nn.Flatten) or (flat and shape[0] == -1):
         return Reshape(shape[1])
@@ -203,7 +210,7 @@ def _fold_norms(traced: fx.GraphModule) -> None:
             # torch folds such a norm into convolutions only
             if not norm.affine and norm.running_mean is not None:
                 norm.weight, norm.bias = (
-                    nn.Parameter(torch.full_like(norm.running_mean, each)) for each in (1.0, 0.0)
+                    nn.Parameter(torch.full_like(norm.running_mean, value)) for value in (1.0, 0.0)
                 )
             setattr(traced, str(before.target), fuse_linear_bn_eval(layer, norm))
         else:

@@ -194,22 +194,22 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
         return {}
     floats, means, rerounded = {}, {}, dict[str, float]()
 
-    def see(name: str, layer: Any, inputs_in_float: torch.Tensor, made: torch.Tensor) -> None:
+    def see(name: str, layer: Any, inputs_in_float: torch.Tensor, output: torch.Tensor) -> None:
         if isinstance(layer, COMPUTE):
-            means[name] = _channel_means(layer, made)
+            means[name] = _channel_means(layer, output)
             if treatment.weight_rounding == "gpfq":
                 floats[name] = inputs_in_float
 
     def correct(name: str, layer: Any, args: tuple[Any, ...]) -> None:
-        (given,) = args
+        (operand,) = args
         if rounded:
-            products = Products(layer, given.value, floats.get(name))
+            products = Products(layer, operand.value, floats.get(name))
             rerounded[name] = round_weights(layer, treatment.weight_rounding, products)
         if biased:
             # Found without the old bias: its own rounding would be corrected, and then come on top
             # of the new one's.
             layer.bias.zero_()
-            layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(given)))
+            layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(operand)))
 
     # 1. What each layer is given, and makes, in the float network.
     FloatRun(quantized, see).run(inputs)
@@ -225,12 +225,12 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
     return rerounded
 
 
-def _channel_means(layer: nn.Module, made: torch.Tensor) -> torch.Tensor:
+def _channel_means(layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
     """Over samples and places, (channels,): channels come last out of a linear layer, else
     second.
     """
-    channels_last = made if isinstance(layer, nn.Linear) else made.movedim(1, -1)
-    return channels_last.flatten(0, -2).double().mean(0).to(made.dtype)
+    channels_last = output if isinstance(layer, nn.Linear) else output.movedim(1, -1)
+    return channels_last.flatten(0, -2).double().mean(0).to(output.dtype)
 
 
 # The same for every network. Simpler ones first: of equally good ones the first is taken.
@@ -296,14 +296,14 @@ def tune(
     losses = [(trial.loss, trial.treatment) for trial in trials if trial.loss is not None]
     if not losses:
         raise Unsupported(f"no treatment can be applied: {trials[0].reason}")
-    _, best = min(losses, key=lambda each: each[0])
+    _, best = min(losses, key=lambda candidate: candidate[0])
     return Tuned(best, treat(traced, scheme, inputs, best), tuple(trials))
 
 
 def halves(inputs: Inputs) -> tuple[Inputs, Inputs]:
     """Every other input to fit a treatment to, and the rest to judge it on; one alone is both."""
-    fitted = mapped(inputs, lambda each: each[::2])
-    judged = mapped(inputs, lambda each: each[1::2]) if len(leaves(inputs)[0]) > 1 else inputs
+    fitted = mapped(inputs, lambda tensor: tensor[::2])
+    judged = mapped(inputs, lambda tensor: tensor[1::2]) if len(leaves(inputs)[0]) > 1 else inputs
     return fitted, judged
 
 

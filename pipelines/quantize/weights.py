@@ -38,27 +38,27 @@ class Products:
     """
 
     def __init__(
-        self, layer: Any, given: torch.Tensor, in_float: torch.Tensor | None = None
+        self, layer: Any, quantized_input: torch.Tensor, in_float: torch.Tensor | None = None
     ) -> None:
         # A sample has about one column for each place.
         channels = layer.weight.shape[1] * getattr(layer, "groups", 1)
-        step = max(1, given.numel() // channels // _COLUMNS)
-        columns = _columns(layer, given[::step])
+        step = max(1, quantized_input.numel() // channels // _COLUMNS)
+        columns = _columns(layer, quantized_input[::step])
         self.own = columns.mT @ columns
         self.other = (
             self.own if in_float is None else columns.mT @ _columns(layer, in_float[::step])
         )
 
 
-def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
+def _columns(layer: Any, tensor: torch.Tensor) -> torch.Tensor:
     """The inputs of each product that the layer takes, (groups, samples x places, weights of an
     output).
     """
     if isinstance(layer, QuantLinear):
-        return given.reshape(1, -1, given.shape[-1]).double()
+        return tensor.reshape(1, -1, tensor.shape[-1]).double()
     sizes = layer.kernel_size
     padded = functional.pad(
-        given, [each for each in reversed(layer.padding) for _ in range(2)]
+        tensor, [width for width in reversed(layer.padding) for _ in range(2)]
     ).double()
     strides, dilation = layer.stride, layer.dilation
     if len(sizes) == 1:
@@ -71,7 +71,7 @@ def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
     # A row for each place of the window turns a convolution into a product.
     patches = functional.unfold(padded, sizes, dilation, 0, strides)
     return (
-        patches.view(len(given), layer.groups, -1, patches.shape[-1])
+        patches.view(len(tensor), layer.groups, -1, patches.shape[-1])
         .permute(1, 0, 3, 2)
         .flatten(1, 2)
     )
@@ -90,20 +90,22 @@ def round_weights(layer: Any, rounding: WeightRounding, products: Products) -> f
     weight = layer.weight.double().flatten(1)
     real, to_grid = weight / scale[:, None], _gptq if rounding == "gptq" else _gpfq
     parts = zip(real.chunk(len(products.own)), products.own, products.other, strict=True)
-    steps = torch.cat([to_grid(part, own, other, most) for part, own, other in parts])
+    steps = torch.cat([to_grid(part, columns_of, other, most) for part, columns_of, other in parts])
     # Weights move no further than into the step that was chosen, so that rounding gives it.
     kept = torch.clamp(real, steps - _INSIDE, steps + _INSIDE)
     layer.weight.copy_((kept * scale[:, None]).view_as(layer.weight))
     return float((steps != nearest).double().mean())
 
 
-def _gptq(weight: torch.Tensor, own: torch.Tensor, _other: torch.Tensor, most: int) -> torch.Tensor:
+def _gptq(
+    weight: torch.Tensor, inputs: torch.Tensor, _other: torch.Tensor, most: int
+) -> torch.Tensor:
     """Weights in steps, (outputs, inputs), as integers: each column's error goes to the columns
     after it.
 
     GPTQ, arXiv 2210.17323: the shares come from the upper Cholesky factor of the inverse Hessian.
     """
-    hessian = own.clone()
+    hessian = inputs.clone()
     diagonal = hessian.diagonal()
     seen = diagonal > 0
     if not bool(seen.any()):
@@ -121,7 +123,9 @@ def _gptq(weight: torch.Tensor, own: torch.Tensor, _other: torch.Tensor, most: i
     return integers
 
 
-def _gpfq(weight: torch.Tensor, own: torch.Tensor, other: torch.Tensor, most: int) -> torch.Tensor:
+def _gpfq(
+    weight: torch.Tensor, inputs: torch.Tensor, other: torch.Tensor, most: int
+) -> torch.Tensor:
     """Weights in steps, (outputs, inputs), as integers: each follows the path of the float layer's
     outputs.
 
@@ -130,8 +134,8 @@ def _gpfq(weight: torch.Tensor, own: torch.Tensor, other: torch.Tensor, most: in
     """
     integers = torch.empty_like(weight)
     for t in range(weight.shape[1]):
-        norm = own[t, t]
-        wanted = weight[:, : t + 1] @ other[t, : t + 1] - integers[:, :t] @ own[t, :t]
+        norm = inputs[t, t]
+        wanted = weight[:, : t + 1] @ other[t, : t + 1] - integers[:, :t] @ inputs[t, :t]
         integers[:, t] = (wanted / norm if norm > 0 else weight[:, t]).round().clamp(-most, most)
     return integers
 
@@ -192,7 +196,7 @@ def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:
     """The layers whose outputs reach one other layer only, by layers that are positively
     homogeneous.
     """
-    found = []
+    pairs = []
     for node in traced.graph.nodes:
         making = layer_of(traced, node)
         if not isinstance(making, FLOAT_COMPUTE):
@@ -205,8 +209,8 @@ def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:
             last = next(iter(last.users))
         reader = next(iter(last.users))
         if len(last.users) == 1 and _same_channels(node, making, path, layer_of(traced, reader)):
-            found.append((str(node.target), str(reader.target)))
-    return tuple(found)
+            pairs.append((str(node.target), str(reader.target)))
+    return tuple(pairs)
 
 
 def _same_channels(
@@ -231,16 +235,16 @@ def _balance(making: nn.Module, reading: nn.Module) -> float:
     """
     assert isinstance(making.weight, torch.Tensor)
     assert isinstance(reading.weight, torch.Tensor)
-    made, weight = making.weight.flatten(1), reading.weight
+    making_weight, weight = making.weight.flatten(1), reading.weight
     groups = reading.groups if isinstance(reading, (nn.Conv1d, nn.Conv2d)) else 1
     # (groups, outputs per group, channels per group, weights per channel): a linear layer behind
     # flattened channels reads several features of each.
-    read = weight.view(groups, len(weight) // groups, len(made) // groups, -1)
-    greatest, reach = made.abs().amax(1), read.abs().amax((1, 3)).flatten()
+    read = weight.view(groups, len(weight) // groups, len(making_weight) // groups, -1)
+    greatest, reach = making_weight.abs().amax(1), read.abs().amax((1, 3)).flatten()
     scale = torch.where(
         (greatest > 0) & (reach > 0), (greatest / reach).sqrt(), torch.ones_like(greatest)
     )
-    made /= scale[:, None]
+    making_weight /= scale[:, None]
     if isinstance(making.bias, torch.Tensor):
         making.bias /= scale
     read *= scale.view(len(read), 1, -1, 1)

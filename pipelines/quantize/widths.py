@@ -71,10 +71,10 @@ class Widths:
 
     def _origin(self, node: fx.Node) -> fx.Node:
         """The integers that a node only moves, all of them; itself where it does something else."""
-        at = node
-        while self._moves(at):
-            at = at.all_input_nodes[0]
-        return node if self._in_float(at) else at
+        origin = node
+        while self._moves(origin):
+            origin = origin.all_input_nodes[0]
+        return node if self._in_float(origin) else origin
 
     def _read_wide(self, node: fx.Node) -> bool:
         if node.op in ("placeholder", "get_attr", "output"):
@@ -137,7 +137,7 @@ class Widths:
             _kind(self._traced, node), "moves", False
         ):
             return False
-        shapes = (math.prod(each.meta["shape"][1:]) for each in (node, sources[0]))
+        shapes = (math.prod(source.meta["shape"][1:]) for source in (node, sources[0]))
         return len(set(shapes)) == 1
 
 

@@ -86,7 +86,7 @@ def relative_metrics(
     def timed() -> list[Metric]:
         return [
             relative_latency(
-                own,
+                is_own,
                 yardstick,
                 test,
                 batch,
@@ -95,7 +95,7 @@ def relative_metrics(
                 graphs=graphs,
                 untimed=untimed,
             )
-            for own, yardstick, setting, graphs in (
+            for is_own, yardstick, setting, graphs in (
                 (whole, whole_beside, _FLOAT, float_graphs),
                 (quantized, quantized_beside, _INTEGER, integer_graphs),
             )

@@ -42,7 +42,7 @@ def network() -> nn.Module:
 
 def examples() -> Data:
     """Both ends of each file, (samples, 2048), and its type."""
-    found: dict[str, list[tuple[np.ndarray[Any, Any], int]]] = {part: [] for part in PARTS}
+    by_part: dict[str, list[tuple[np.ndarray[Any, Any], int]]] = {part: [] for part in PARTS}
     kept: dict[int, int] = {}
     seen = set()
     for file, package in _files():
@@ -57,11 +57,14 @@ def examples() -> Data:
         if ends.tobytes() not in seen:
             seen.add(ends.tobytes())
             kept[label] = kept.get(label, 0) + 1
-            found[_part(package)].append((ends, label))
+            by_part[_part(package)].append((ends, label))
     digest = hashlib.sha256()
     splits = {}
-    for part, own in found.items():
-        inputs, targets = np.stack([ends for ends, _ in own]), np.array([label for _, label in own])
+    for part, samples in by_part.items():
+        inputs, targets = (
+            np.stack([ends for ends, _ in samples]),
+            np.array([label for _, label in samples]),
+        )
         digest.update(inputs.tobytes() + targets.tobytes())
         splits[part] = Split(torch.from_numpy(inputs), torch.from_numpy(targets))
     types, none = len(_settings()["target_labels_space"]), _settings()["padding_token"]
@@ -99,12 +102,12 @@ def _package() -> Path:
     Raises:
         FileNotFoundError: it is not installed.
     """
-    found = find_spec("magika")
-    if found is None or found.origin is None:
+    spec = find_spec("magika")
+    if spec is None or spec.origin is None:
         raise FileNotFoundError(
             "the package magika is missing: pip install --no-deps magika==1.0.3"
         )
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 @cache
@@ -119,18 +122,18 @@ def _labels() -> dict[str, int]:
         (_package() / "config/content_types_kb.min.json").read_text(encoding="utf-8")
     )
     names = _settings()["target_labels_space"]
-    of: dict[str, list[int]] = {}
+    labels: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         for extension in known.get(name, {}).get("extensions", []):
-            of.setdefault(f".{extension}", []).append(number)
-    del of[".txt"]  # which any text may be called
-    return {extension: numbers[0] for extension, numbers in of.items() if len(numbers) == 1}
+            labels.setdefault(f".{extension}", []).append(number)
+    del labels[".txt"]  # which any text may be called
+    return {extension: numbers[0] for extension, numbers in labels.items() if len(numbers) == 1}
 
 
 def _files() -> Iterator[tuple[Path, str]]:
     """Each file with its package, in an order that has nothing to do with either."""
     library, beside = (Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib"))
-    found = []
+    files = []
     for root in (library, beside):
         for file in root.rglob("*"):
             place = file.relative_to(root)
@@ -141,11 +144,11 @@ def _files() -> Iterator[tuple[Path, str]]:
                 and not inside
                 and "__pycache__" not in place.parts
             ):
-                found.append(
+                files.append(
                     (file, f"{root.name}/{place.parts[0]}", f"{root.name}/{place.as_posix()}")
                 )
     return (
-        (file, package) for file, package, _ in sorted(found, key=lambda each: _digest(each[2]))
+        (file, package) for file, package, _ in sorted(files, key=lambda file: _digest(file[2]))
     )
 
 

@@ -44,19 +44,19 @@ def sentences() -> dict[str, dict[str, torch.Tensor]]:
     the target.
     """
     text = data_folder() / "text"
-    found = {
+    sentences_of = {
         "train": _sentences(text / "wikitext2-valid.txt"),
         "test": _sentences(text / "wikitext2-test.txt"),
     }
-    found["test"] = found["test"][:TESTED]
+    sentences_of["test"] = sentences_of["test"][:TESTED]
     tokenizer = AutoTokenizer.from_pretrained(_folder())
-    made = {}
-    for part, each in found.items():
+    splits = {}
+    for part, texts in sentences_of.items():
         tokens = tokenizer(
-            each, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+            texts, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
         )
-        made[part] = {name: tokens[name] for name in ("input_ids", "attention_mask")}
-    return made
+        splits[part] = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    return splits
 
 
 def _folder() -> Path:
@@ -79,4 +79,8 @@ def _sentences(file: Path) -> list[str]:
         for paragraph in paragraphs
         if paragraph and not paragraph.startswith("=")
     )
-    return list(dict.fromkeys(each for some in several for each in some if 40 <= len(each) <= 400))
+    return list(
+        dict.fromkeys(
+            sentence for some in several for sentence in some if 40 <= len(sentence) <= 400
+        )
+    )

@@ -66,11 +66,11 @@ class Words:
         """The mean over places of the divergence from the teacher's outputs, (words, places,
         letters): 0-d.
         """
-        own, wanted = (
+        reading, wanted = (
             outputs.log_softmax(-1).flatten(0, 1),
             teacher.detach().log_softmax(-1).flatten(0, 1),
         )
-        return functional.kl_div(own, wanted, reduction="batchmean", log_target=True)
+        return functional.kl_div(reading, wanted, reduction="batchmean", log_target=True)
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
         """The class at each place, (samples, places)."""
@@ -83,11 +83,11 @@ class Words:
         counts = []
         for places, word in zip(self.decisions(outputs).tolist(), targets.tolist(), strict=True):
             read = [
-                each
-                for each, before in zip(places, [0, *places], strict=False)
-                if each not in (0, before)
+                place
+                for place, before in zip(places, [0, *places], strict=False)
+                if place not in (0, before)
             ]
-            wanted = [each for each in word if each != IGNORED]
+            wanted = [letter for letter in word if letter != IGNORED]
             counts.append((len(wanted), _edits(read, wanted), 1, read == wanted))
         sums = torch.tensor(counts, dtype=torch.float64).sum(0)
         return torch.cat([sums, self.loss(outputs, targets).double().reshape(1) * len(targets)])
@@ -113,18 +113,18 @@ def words() -> Data:
     """Pictures of words, (samples, 3, 48, 160) in [-1, 1], and their letters."""
     known = {letter: number for number, letter in enumerate(_letters(), start=1)}
     chance = np.random.default_rng(0)
-    found = [each for each in _vocabulary() if known.keys() >= set(each)]
-    chosen = [found[place] for place in chance.permutation(len(found))[: sum(PARTS)]]
-    pictures = np.stack([_printed(each, chance) for each in chosen])
+    vocabulary = [word for word in _vocabulary() if known.keys() >= set(word)]
+    chosen = [vocabulary[place] for place in chance.permutation(len(vocabulary))[: sum(PARTS)]]
+    pictures = np.stack([_printed(word, chance) for word in chosen])
     letters = np.full((len(chosen), LETTERS[1]), IGNORED, dtype=np.int64)
     for row, word in zip(letters, chosen, strict=True):
         row[: len(word)] = [known[letter] for letter in word]
     digest = hashlib.sha256(pictures.tobytes() + letters.tobytes()).hexdigest()
     splits, start = [], 0
     for count in PARTS:
-        own = slice(start, start := start + count)
+        part = slice(start, start := start + count)
         splits.append(
-            Split(torch.from_numpy(pictures[own]), torch.from_numpy(letters[own]), Words())
+            Split(torch.from_numpy(pictures[part]), torch.from_numpy(letters[part]), Words())
         )
     train, calibration, validation, test = splits
     return Data(train, calibration, validation, test, (-1.0, 1.0), len(known) + 1, digest)
@@ -132,12 +132,12 @@ def words() -> Data:
 
 @cache
 def _model() -> onnx.ModelProto:
-    found = find_spec("rapidocr")
-    if found is None or found.origin is None:
+    spec = find_spec("rapidocr")
+    if spec is None or spec.origin is None:
         raise FileNotFoundError(
             "the package rapidocr is missing: pip install --no-deps rapidocr==3.10.0"
         )
-    return onnx.load(str(Path(found.origin).parent / "models/PP-OCRv6_rec_small.onnx"))
+    return onnx.load(str(Path(spec.origin).parent / "models/PP-OCRv6_rec_small.onnx"))
 
 
 def _letters() -> list[str]:

@@ -43,7 +43,7 @@ def order_grids(run: RunView, stage: str) -> list[Grid]:
         "layers with ReLU",
         *(f"by {order}" if order != "random" else "at random" for order in ORDERS),
     )
-    found = []
+    grids = []
     for workload in run.workloads:
         sheet = Sheet()
         for step, variant, metric in product(
@@ -52,8 +52,8 @@ def order_grids(run: RunView, stage: str) -> list[Grid]:
             _add(sheet, run, (workload, variant, step, metric))
         caption = f"{workload}, ReLU in some of the layers"
         if grid := sheet.grid(f"{workload}-partial-swaps", caption, heads, NOTE):
-            found.append(grid)
-    return [*(replace(grid, note="") for grid in found[:-1]), *found[-1:]]
+            grids.append(grid)
+    return [*(replace(grid, note="") for grid in grids[:-1]), *grids[-1:]]
 
 
 def _add(sheet: Sheet, run: RunView, place: tuple[str, str, str, str]) -> None:
@@ -67,8 +67,8 @@ def _add(sheet: Sheet, run: RunView, place: tuple[str, str, str, str]) -> None:
             values = next(
                 (
                     run.measured.values(*place, text)
-                    for text, each in keys.items()
-                    if each == {"layers": str(layers), "order": order}
+                    for text, key in keys.items()
+                    if key == {"layers": str(layers), "order": order}
                 ),
                 {},
             )
@@ -88,12 +88,12 @@ def _add(sheet: Sheet, run: RunView, place: tuple[str, str, str, str]) -> None:
         )
 
 
-def _cell(found: Estimate | None, *, percent: bool) -> GridCell:
-    if found is None:
+def _cell(estimate: Estimate | None, *, percent: bool) -> GridCell:
+    if estimate is None:
         return GridCell("–")
     factor, sign = (100.0, " %") if percent else (1.0, "")
-    half = "" if found.half_width is None else f" ± {factor * found.half_width:.2f}"
-    return GridCell(f"{factor * found.mean:.2f}{half}{sign}", sort=repr(found.mean))
+    half = "" if estimate.half_width is None else f" ± {factor * estimate.half_width:.2f}"
+    return GridCell(f"{factor * estimate.mean:.2f}{half}{sign}", sort=repr(estimate.mean))
 
 
 STAGE = "accuracy"
@@ -115,8 +115,8 @@ def _accuracy(run: RunView, workload: str, variant: str) -> Evidence | None:
     accuracy beside those of classifiers. Nor of segmentation, where most places may be background.
     """
     rows = run.measured.frame
-    own = rows["metric"].isin(["bits_per_byte", "mean_iou"])
-    others = (rows["workload"] == workload) & own
+    is_bits = rows["metric"].isin(["bits_per_byte", "mean_iou"])
+    others = (rows["workload"] == workload) & is_bits
     return None if others.any() else first_step(STAGE, ("accuracy",))(run, workload, variant)
 
 
@@ -125,11 +125,13 @@ def _own_task(run: RunView, workload: str, variant: str) -> Evidence | None:
     the task and the metric is a fraction of which higher is better; else None.
     """
     step, rows = run.measured.step(workload, STAGE), run.measured.frame
-    own = rows[(rows["workload"] == workload) & (rows["step"] == step) & (rows["metric"] != "")]
+    rows_here = rows[
+        (rows["workload"] == workload) & (rows["step"] == step) & (rows["metric"] != "")
+    ]
     known = {"accuracy", "bits_per_byte", "bits_per_token", *(metric for _, metric, *_ in _KNOWN)}
-    if not step or own.empty or known & set(own["metric"]):
+    if not step or rows_here.empty or known & set(rows_here["metric"]):
         return None
-    first = own.iloc[0]
+    first = rows_here.iloc[0]
     if (first["unit"], first["direction"]) != ("fraction", Direction.HIGHER.value):
         return None
     label = str(first["metric"]).replace("_", " ")
@@ -143,8 +145,8 @@ def _output(place: int) -> Measure:
 
     def measured(run: RunView, workload: str, variant: str) -> Evidence | None:
         step, rows = run.measured.step(workload, STAGE), run.measured.frame
-        own = rows[(rows["workload"] == workload) & (rows["step"] == step)]
-        names = list(dict.fromkeys(own["metric"]))
+        rows_here = rows[(rows["workload"] == workload) & (rows["step"] == step)]
+        names = list(dict.fromkeys(rows_here["metric"]))
         if not step or "mean_score" not in names:
             return None
         # The metrics of an output begin with its name; the first with a score's name is its score.

@@ -41,11 +41,11 @@ def dependent_rows(rows: torch.Tensor) -> dict[int, dict[int, float]]:
     return {
         row: {
             other: float(share)
-            for other, share in zip(basis, shares[at], strict=True)
+            for other, share in zip(basis, shares[place], strict=True)
             if share != 0
         }
-        for at, row in enumerate(dependent)
-        if bool(fine[at])
+        for place, row in enumerate(dependent)
+        if bool(fine[place])
     }
 
 
@@ -55,14 +55,14 @@ def _independent(rows: torch.Tensor) -> list[int]:
     basis: list[int] = []
     for _ in range(min(rows.shape)):
         remainders = left.norm(dim=1)
-        at = int((remainders / lengths.clamp(min=1e-300)).argmax())
-        if not float(remainders[at]) > _REMAINDER * float(lengths[at]):
+        farthest = int((remainders / lengths.clamp(min=1e-300)).argmax())
+        if not float(remainders[farthest]) > _REMAINDER * float(lengths[farthest]):
             break
-        basis.append(at)
-        direction = left[at] / remainders[at]
+        basis.append(farthest)
+        direction = left[farthest] / remainders[farthest]
         for _again in range(2):  # once leaves what rounding lost
             left = left - (left @ direction)[:, None] * direction
-        left[at] = 0.0
+        left[farthest] = 0.0
     return basis
 
 
@@ -100,36 +100,36 @@ def removable(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Rem
     Args:
         bounds: of the activation's inputs over the input domain, one box.
     """
-    lower, upper = (each.reshape(hidden.units, -1) for each in (bounds.lower, bounds.upper))
-    found: dict[int, Removal] = {}
+    lower, upper = (end.reshape(hidden.units, -1) for end in (bounds.lower, bounds.upper))
+    removals: dict[int, Removal] = {}
     # 1. Units of one value, units that nothing reads, and ReLUs that are never above 0. The first
     # kind that fits counts.
     for unit, value in _constants(module, hidden).items():
-        found[unit] = Removal(unit, Kind.CONSTANT, value)
+        removals[unit] = Removal(unit, Kind.CONSTANT, value)
     for unit in _unused(module, hidden):
-        found.setdefault(unit, Removal(unit, Kind.UNUSED))
+        removals.setdefault(unit, Removal(unit, Kind.UNUSED))
     if hidden.relu:
         for unit in torch.nonzero((upper <= 0).all(1))[:, 0].tolist():
-            found.setdefault(unit, Removal(unit, Kind.OFF))
-    if len(found) == hidden.units:
+            removals.setdefault(unit, Removal(unit, Kind.OFF))
+    if len(removals) == hidden.units:
         # Layers without any unit run in torch, but not in what networks are exported to.
-        del found[min(found)]
+        del removals[min(removals)]
     # 2. Units whose part others can take over, where no norm stands between them and the weights
     # that read them: duplicates, and ReLUs that are never off, so that their outputs depend on each
     # other as their inputs do.
     if hidden.plain:
-        others = [unit for unit in range(hidden.units) if unit not in found]
-        found |= _duplicates(module, hidden, others)
+        others = [unit for unit in range(hidden.units) if unit not in removals]
+        removals |= _duplicates(module, hidden, others)
         # A unit that took over a duplicate's part can leave in the next round only.
-        heirs = {other for each in found.values() for other in each.shares}
-        on = [
+        heirs = {other for removal in removals.values() for other in removal.shares}
+        always_on = [
             unit
             for unit in others
-            if unit not in found and unit not in heirs and bool((lower[unit] >= 0).all())
+            if unit not in removals and unit not in heirs and bool((lower[unit] >= 0).all())
         ]
         if hidden.relu and isinstance(weighted(module, hidden.producer), nn.Linear):
-            found |= _merged(module, hidden, on)
-    return [found[unit] for unit in sorted(found)]
+            removals |= _merged(module, hidden, always_on)
+    return [removals[unit] for unit in sorted(removals)]
 
 
 def _constants(module: nn.Module, hidden: Hidden) -> dict[int, float]:
@@ -173,27 +173,27 @@ def _duplicates(module: nn.Module, hidden: Hidden, units: list[int]) -> dict[int
         columns += [tensor[:, None] for tensor in tensors if tensor is not None]
     rows = torch.cat(columns, 1) + 0.0  # -0.0 becomes 0.0
     first: dict[bytes, int] = {}
-    found = {}
+    removals = {}
     for unit in units:
         other = first.setdefault(rows[unit].numpy().tobytes(), unit)
         if other != unit:
-            found[unit] = Removal(unit, Kind.DUPLICATE, shares={other: 1.0})
-    return found
+            removals[unit] = Removal(unit, Kind.DUPLICATE, shares={other: 1.0})
+    return removals
 
 
-def _merged(module: nn.Module, hidden: Hidden, on: list[int]) -> dict[int, Removal]:
-    """Return a removal for each of the always-on units `on` that is a sum of multiples of others
-    and a constant.
+def _merged(module: nn.Module, hidden: Hidden, always_on: list[int]) -> dict[int, Removal]:
+    """Return a removal for each of the units `always_on` that is a sum of multiples of others and a
+    constant.
     """
     rows, offsets = preactivation(module, hidden)
-    found = {}
-    for unit, shares in dependent_rows(rows[on]).items():
-        named = {on[other]: share for other, share in shares.items()}
-        constant = float(offsets[on[unit]]) - sum(
+    removals = {}
+    for unit, shares in dependent_rows(rows[always_on]).items():
+        named = {always_on[other]: share for other, share in shares.items()}
+        constant = float(offsets[always_on[unit]]) - sum(
             share * float(offsets[other]) for other, share in named.items()
         )
-        found[on[unit]] = Removal(on[unit], Kind.MERGED, constant, named)
-    return found
+        removals[always_on[unit]] = Removal(always_on[unit], Kind.MERGED, constant, named)
+    return removals
 
 
 def preactivation(module: nn.Module, hidden: Hidden) -> tuple[torch.Tensor, torch.Tensor]:

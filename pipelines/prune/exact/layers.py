@@ -119,22 +119,22 @@ def read_layers(module: nn.Module, input_shape: tuple[int, ...]) -> Layers:
     is_relu = {id(use.module): use.traits.name == RELU.name for use in census(exact)}
     hidden: list[Hidden] = []
     kept_whole: dict[str, str] = {}
-    places = [at for at, leaf in enumerate(leaves) if id(leaf.layer) in is_relu]
+    places = [place for place, leaf in enumerate(leaves) if id(leaf.layer) in is_relu]
     for index, at in enumerate(places):
-        found = _hidden(leaves, at, index, relu=is_relu[id(leaves[at].layer)])
-        if isinstance(found, Hidden):
-            hidden.append(found)
+        layer = _hidden(leaves, at, index, relu=is_relu[id(leaves[at].layer)])
+        if isinstance(layer, Hidden):
+            hidden.append(layer)
         else:
-            kept_whole[leaves[at].path] = found
-    return Layers(hidden, kept_whole, sum(leaves[at].before[0] for at in places))
+            kept_whole[leaves[at].path] = layer
+    return Layers(hidden, kept_whole, sum(leaves[position].before[0] for position in places))
 
 
 @torch.no_grad()
 def _leaves(module: nn.Module, input_shape: tuple[int, ...]) -> Iterator[_Leaf]:
-    x = torch.zeros(1, *input_shape, dtype=torch.float64)
+    value = torch.zeros(1, *input_shape, dtype=torch.float64)
     for path, layer in in_order(module):
-        before, x = tuple(x.shape[1:]), layer(x)
-        yield _Leaf(path, layer, before, tuple(x.shape[1:]))
+        before, value = tuple(value.shape[1:]), layer(value)
+        yield _Leaf(path, layer, before, tuple(value.shape[1:]))
 
 
 def in_order(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -149,23 +149,23 @@ def in_order(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module
             yield from in_order(child, f"{path}.{name}" if path else name)
 
 
-def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden | str:
-    """The hidden layer whose activation is leaf `at`, or why its units stay."""
-    leaf = leaves[at]
+def _hidden(leaves: list[_Leaf], place: int, index: int, *, relu: bool) -> Hidden | str:
+    """The hidden layer whose activation is leaf `place`, or why its units stay."""
+    leaf = leaves[place]
     if any(
         parameter.numel() > 1 for parameter in [*leaf.layer.parameters(), *leaf.layer.buffers()]
     ):
         return "its activation has parameters per channel"
     # 1. Back to the layer that makes the units, over norms, which are per channel.
     norms: list[str] = []
-    producer = at - 1
+    producer = place - 1
     while producer >= 0 and isinstance(leaves[producer].layer, (*NORMS, *UNCHANGED)):
         norms += [leaves[producer].path] if isinstance(leaves[producer].layer, NORMS) else []
         producer -= 1
     if producer < 0 or not _is_whole(leaves[producer], leaves[producer].after):
         return "what is before it is no Linear on vectors and no ungrouped Conv"
     # 2. On to the layer that reads them, over what keeps channels apart.
-    end = at + 1
+    end = place + 1
     while end < len(leaves) and isinstance(
         leaves[end].layer, (*NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)
     ):
@@ -175,10 +175,10 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
     if end == len(leaves) or not _is_whole(leaves[end], leaves[end].before):
         return "what is behind it is no Linear on vectors and no ungrouped Conv"
     # 3. Pooling must have the dimensions of its data: with more of them it would go over the units.
-    between = leaves[at + 1 : end]
+    between = leaves[place + 1 : end]
     if any(
-        isinstance(each.layer, tuple(_POOLS)) and _POOLS[type(each.layer)] != len(each.before)
-        for each in between
+        isinstance(leaf.layer, tuple(_POOLS)) and _POOLS[type(leaf.layer)] != len(leaf.before)
+        for leaf in between
     ):
         return "pooling behind it mixes its units"
     return Hidden(
@@ -187,10 +187,10 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
         tuple(reversed(norms)),
         leaf.path,
         relu,
-        tuple(each.path for each in between),
+        tuple(leaf.path for leaf in between),
         leaves[end].path,
         leaf.before,
-        not any(isinstance(each.layer, NORMS) for each in between),
+        not any(isinstance(leaf.layer, NORMS) for leaf in between),
     )
 
 

@@ -94,9 +94,9 @@ class Prover:
         if kind is not Kind.MERGED:
             return _of_weights(claim, seconds)
         # 3. A merged unit needs both: all ReLUs involved are on, and its input is the others' sum.
-        found = self._signs(claim, [claim.removal.unit, *claim.removal.shares], seconds, on=True)
+        proof = self._signs(claim, [claim.removal.unit, *claim.removal.shares], seconds, on=True)
         return (
-            found if found.verdict is not Verdict.HOLDS else self._dependence(claim, self._left())
+            proof if proof.verdict is not Verdict.HOLDS else self._dependence(claim, self._left())
         )
 
     def _left(self) -> float:
@@ -161,7 +161,7 @@ class Prover:
         before, after = read_affine(original, -1), read_affine(removed.module, -1)
         if isinstance(before, str) or isinstance(after, str):
             return Proof(Verdict.UNSUPPORTED, before if isinstance(before, str) else str(after))
-        refused = _refused(sum(len(each.bias) for each in before[:-1]), self._neurons)
+        refused = _refused(sum(len(map_.bias) for map_ in before[:-1]), self._neurons)
         if refused is not None:
             return refused
         # 2. Ask for each logit whether the difference can exceed the tolerance at one common input.
@@ -174,9 +174,9 @@ class Prover:
                 question.after([*maps[:-1], maps[-1].rows(logit)]) for maps in (before, after)
             )
             most = question.number(self._tolerance)
-            found = _said(question.never(first - second > most, second - first > most), seconds)
-            if found.verdict is not Verdict.HOLDS:
-                return Proof(found.verdict, f"logit {logit}: {found.reason}")
+            proof = _said(question.never(first - second > most, second - first > most), seconds)
+            if proof.verdict is not Verdict.HOLDS:
+                return Proof(proof.verdict, f"logit {logit}: {proof.reason}")
         return Proof(Verdict.HOLDS)
 
 
@@ -215,10 +215,10 @@ def _difference(claim: Claim) -> torch.Tensor:
     if claim.removal.kind is Kind.CONSTANT:
         # BatchNorm also divides by a root, which is above 0.
         signs = [
-            float(each.weight.detach()[unit].sign()) for each in norms if each.weight is not None
+            float(norm.weight.detach()[unit].sign()) for norm in norms if norm.weight is not None
         ]
         return producer.weight.detach()[unit].flatten() * prod(signs)
-    tensors = [producer.bias, *(getattr(each, name) for each in norms for name in NUMBERS)]
+    tensors = [producer.bias, *(getattr(norm, name) for norm in norms for name in NUMBERS)]
     columns = [tensor.detach()[:, None] for tensor in tensors if tensor is not None]
     rows = torch.cat([producer.weight.detach().flatten(1), *columns], 1)
     (other,) = claim.removal.shares

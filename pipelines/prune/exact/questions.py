@@ -42,14 +42,14 @@ class Affine:
 
     def intervals(self, inputs: list[Interval]) -> list[Interval]:
         """What the outputs can be where the inputs are in `inputs`."""
-        found = []
+        bounds = []
         for weights, bias in zip(self.weight, self.bias, strict=True):
             low = high = bias
             for weight, (least, most) in zip(weights, inputs, strict=True):
                 low += weight * (least if weight > 0 else most)
                 high += weight * (most if weight > 0 else least)
-            found.append((low, high))
-        return found
+            bounds.append((low, high))
+        return bounds
 
 
 def rectified(intervals: list[Interval]) -> list[Interval]:
@@ -59,7 +59,7 @@ def rectified(intervals: list[Interval]) -> list[Interval]:
 
 def fractions(values: torch.Tensor) -> list[Fraction]:
     """The elements of a vector of floats (n,) as fractions, without any rounding."""
-    return [Fraction(each) for each in values.double().tolist()]
+    return [Fraction(value) for value in values.double().tolist()]
 
 
 def read_affine(module: nn.Module, activation: int) -> list[Affine] | str:
@@ -154,9 +154,9 @@ class Question:
     def after(self, maps: Sequence[Affine]) -> list[z3.ArithRef]:
         """The outputs of the last of `maps`, with a ReLU between each two."""
         terms, intervals = self.inputs, self._box
-        for at, map_ in enumerate(maps):
-            if at:
-                terms = [self._relu(*each) for each in zip(terms, intervals, strict=True)]
+        for depth, map_ in enumerate(maps):
+            if depth:
+                terms = [self._relu(*pair) for pair in zip(terms, intervals, strict=True)]
                 intervals = rectified(intervals)
             terms = [
                 self.weighted(row, terms, bias)

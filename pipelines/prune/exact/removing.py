@@ -144,8 +144,8 @@ def padded_back(
         hidden: the hidden layers of the original.
     """
     padded = copy.deepcopy(original)
-    produces = {each.producer: torch.tensor(kept[each.producer]) for each in hidden}
-    reads = {each.consumer: each for each in hidden}
+    produces = {layer.producer: torch.tensor(kept[layer.producer]) for layer in hidden}
+    reads = {layer.consumer: layer for layer in hidden}
     for path in dict.fromkeys([*produces, *reads]):
         # 1. Put the rows and columns that are left in their places. The rows of removed units keep
         # their weights, and no column reads them.
@@ -224,8 +224,8 @@ def reads_chain(input_shape: tuple[int, ...], domain: tuple[float, float]) -> Re
         bounds = preactivation_bounds(module, lower, upper)
         present = read_layers(module, input_shape)
         if any(
-            each.index >= len(bounds) or bounds[each.index].path != each.activation
-            for each in present.hidden
+            layer.index >= len(bounds) or bounds[layer.index].path != layer.activation
+            for layer in present.hidden
         ):
             raise Unsupported(
                 "its activations are not the layers in a row whose inputs are bounded"
@@ -254,16 +254,16 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
     while True:
         present, bounds = read(narrowed)
         layers = layers or present
-        kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
+        kept = kept or {layer.producer: list(range(layer.units)) for layer in present.hidden}
         # 2. Choose in float64, layer by layer, what can go and what can be folded into the next
         # layer.
         exact = copy.deepcopy(narrowed).double()
         chosen = [
-            foldable(exact, each, removable(exact, each, bounds[each.index]))
-            for each in present.hidden
+            foldable(exact, layer, removable(exact, layer, bounds[layer.index]))
+            for layer in present.hidden
         ]
         unfolded = sum(stay for _, stay in chosen)
-        if not any(found for found, _ in chosen):
+        if not any(removals for removals, _ in chosen):
             return Removed(narrowed, layers, kept, claims, unfolded)
         # 3. Remember what each removal claims of the network before it, then remove the units.
         before = copy.deepcopy(exact)
@@ -272,10 +272,11 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
                 continue
             units = kept[hidden.producer]
             claims += [
-                Claim(before, present.hidden, hidden, each, units[each.unit]) for each in found
+                Claim(before, present.hidden, hidden, removal, units[removal.unit])
+                for removal in found
             ]
-            gone = {each.unit for each in found}
-            kept[hidden.producer] = [unit for at, unit in enumerate(units) if at not in gone]
+            gone = {removal.unit for removal in found}
+            kept[hidden.producer] = [unit for place, unit in enumerate(units) if place not in gone]
             remove(exact, hidden, found)
         # The next pass speaks of the rounded parameters, which are the network that is handed on.
         narrowed = exact.to(next(narrowed.parameters()).dtype)

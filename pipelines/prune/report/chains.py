@@ -26,16 +26,16 @@ class Chain:
     """Which step of a workload follows which, and the same steps without those that prune."""
 
     def __init__(self, run: RunView, workload: str) -> None:
-        own = run.measured.frame[run.measured.frame["workload"] == workload]
-        self.stages: dict[str, str] = dict(zip(own["step"], own["stage"], strict=True))
+        rows = run.measured.frame[run.measured.frame["workload"] == workload]
+        self.stages: dict[str, str] = dict(zip(rows["step"], rows["stage"], strict=True))
         self._after, self._options = run.record.after, run.measured.options
 
     def links(self, step: str) -> list[str]:
         """The steps from the first to this one."""
-        found = [step]
-        while (previous := self._after.get(found[0], "")) and previous not in found:
-            found.insert(0, previous)
-        return found
+        chain = [step]
+        while (previous := self._after.get(chain[0], "")) and previous not in chain:
+            chain.insert(0, previous)
+        return chain
 
     def pruned(self, step: str) -> bool:
         """Whether this step or one before it removes channels or units."""
@@ -48,12 +48,12 @@ class Chain:
         does = self._does(step)
         if not does:
             same = [
-                each
-                for each, stage in self.stages.items()
-                if stage == ACCURACY and not self._after.get(each)
+                step
+                for step, stage in self.stages.items()
+                if stage == ACCURACY and not self._after.get(step)
             ]
             return same[0] if same else ""
-        same = [each for each in self.stages if not self.pruned(each) and self._does(each) == does]
+        same = [step for step in self.stages if not self.pruned(step) and self._does(step) == does]
         return same[0] if len(same) == 1 else ""
 
     def _does(self, step: str) -> list[tuple[Any, ...]]:
@@ -83,8 +83,10 @@ def chain_grid(run: RunView, workload: str) -> Grid | None:
             cells = []
             for variant in variants:
                 values, other = (
-                    measured.values(workload, variant, each, metric, setting) if each else {}
-                    for each in (step, twin)
+                    measured.values(workload, variant, step_of_pair, metric, setting)
+                    if step_of_pair
+                    else {}
+                    for step_of_pair in (step, twin)
                 )
                 cell = Compared(
                     variant, values, other, reason=measured.reason(workload, variant, step, metric)
@@ -107,8 +109,8 @@ def chain_grid(run: RunView, workload: str) -> Grid | None:
             what = _NAMES.get(metric, metric.replace("_", " ")) + (
                 f", {setting.replace('=', ' ')}" if setting else ""
             )
-            to = twin if any(cell.detail for cell in cells) else "–"
-            sheet.add(" → ".join(chain.links(step)), what, to, *cells)
+            target = twin if any(cell.detail for cell in cells) else "–"
+            sheet.add(" → ".join(chain.links(step)), what, target, *cells)
     heads = ("chain", "metric", "Δ to", *variants)
     return sheet.grid(
         f"{workload}-pruning-chains",
@@ -147,9 +149,9 @@ def _cell(cell: Compared, metric: str) -> GridCell:
     text = scale.number(mean.mean) + (
         f" ± {scale.number(mean.half_width)}" if mean.half_width else ""
     )
-    told = f"Δ {interval_text(change, scale)}" if change else ""
+    change_text = f"Δ {interval_text(change, scale)}" if change else ""
     tone = ""
     # A size is the same in every seed, and that is no chance; an accuracy that is may be.
     if change is not None and change.resolved and (metric in _LOWER or not change.constant):
         tone = "better" if (change.mean < 0) == (metric in _LOWER) else "worse"
-    return GridCell(f"{text} {scale.unit}", told, repr(mean.mean), tone, change)
+    return GridCell(f"{text} {scale.unit}", change_text, repr(mean.mean), tone, change)

@@ -169,7 +169,7 @@ class QuantizationTable(StepTable):
 
 def quantization_tables(run: RunView) -> list[QuantizationTable]:
     measured, baseline = run.measured, run.baseline
-    found = []
+    tables = []
     for workload in measured.workloads:
         steps = measured.steps(workload, STAGE)
         if not steps:
@@ -191,7 +191,7 @@ def quantization_tables(run: RunView) -> list[QuantizationTable]:
         # The source that most cells have names the table, and cells of another one are marked.
         metrics = [cell.metric for cell in cells.values() if cell.mean]
         usual = max(quality.sources, key=metrics.count)
-        found.append(
+        tables.append(
             QuantizationTable(
                 measured=measured,
                 workload=workload,
@@ -203,7 +203,7 @@ def quantization_tables(run: RunView) -> list[QuantizationTable]:
                 quality=quality,
             )
         )
-    return found
+    return tables
 
 
 def _quality(measured: Measured, workload: str) -> Quality:
@@ -233,25 +233,29 @@ def _cell(
     sources: Sequence[str],
 ) -> Quantized:
     step = treatment.step
-    own = {metric: measured.values(workload, variant, step, metric) for metric in sources}
+    values_by_metric = {
+        metric: measured.values(workload, variant, step, metric) for metric in sources
+    }
     other = {metric: measured.values(workload, baseline, step, metric) for metric in sources}
-    valued = [metric for metric in sources if own[metric]]
+    valued = [metric for metric in sources if values_by_metric[metric]]
     reasons = [measured.reason(workload, variant, step, metric) for metric in sources]
-    told = next((reason for reason in reasons if not reason.startswith("absent")), "")
+    reason_shown = next((reason for reason in reasons if not reason.startswith("absent")), "")
     if not valued:
-        return Quantized(variant, way=quality.way, reason=told or reasons[0], treatment=treatment)
+        return Quantized(
+            variant, way=quality.way, reason=reason_shown or reasons[0], treatment=treatment
+        )
     # Both arms in the same arithmetic, or no difference at all.
-    metric = next((each for each in valued if other[each]), valued[0])
+    metric = next((name for name in valued if other[name]), valued[0])
     first = sources[0]
-    if metric != first and not told:
+    if metric != first and not reason_shown:
         lacking = measured.reason(workload, baseline, step, first)
-        told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
+        reason_shown = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
     return Quantized(
         variant,
-        own[metric],
+        values_by_metric[metric],
         other[metric] if variant != baseline else {},
         quality.way,
-        reason="" if metric == first else told,
+        reason="" if metric == first else reason_shown,
         treatment=treatment,
         metric=metric,
     )
@@ -261,28 +265,31 @@ def _treatments(
     steps: Sequence[str], options: Mapping[str, Mapping[str, Any]], after: Mapping[str, str]
 ) -> tuple[Treatment, ...]:
     treatments = [_treatment(step, options.get(step, {}), after.get(step, "")) for step in steps]
-    told: dict[str, dict[str, None]] = {}
+    texts_by_option: dict[str, dict[str, None]] = {}
     for each in treatments:
         alike = [options.get(other.step, {}) for other in treatments if other.label == each.label]
         names = dict.fromkeys(name for known in alike for name in known)
         differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
-        told.setdefault(each.method, {}).update(dict.fromkeys(differing))
+        texts_by_option.setdefault(each.method, {}).update(dict.fromkeys(differing))
     # What sets two apart is told of all that are trained alike: a curve over widths is of one
     # treatment.
     texts = [
-        [_option_text(name, options[treatment.step].get(name)) for name in told[treatment.method]]
+        [
+            _option_text(name, options[treatment.step].get(name))
+            for name in texts_by_option[treatment.method]
+        ]
         for treatment in treatments
     ]
     apart = [
-        replace(each, more=", ".join(filter(None, own)))
-        for each, own in zip(treatments, texts, strict=True)
+        replace(treatment, more=", ".join(filter(None, text)))
+        for treatment, text in zip(treatments, texts, strict=True)
     ]
     labels = [module.label for module in apart]
     apart = [
         replace(module, more=module.step) if labels.count(module.label) > 1 else module
         for module in apart
     ]
-    return tuple(sorted(apart, key=lambda each: each.order))
+    return tuple(sorted(apart, key=lambda treatment: treatment.order))
 
 
 def _treatment(step: str, options: Mapping[str, Any], after: str) -> Treatment:

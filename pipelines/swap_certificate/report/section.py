@@ -49,7 +49,7 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
     if not shown:
         return Drawing(name, title, caption, reason=f"no {STAGE} step with values over lambda")
     every = sorted({eps for curves in shown.values() for _, eps in curves}, key=number_of)
-    colours = {eps: _COLOURS[i % len(_COLOURS)] for i, eps in enumerate(every)}
+    colours = {eps: _COLOURS[place % len(_COLOURS)] for place, eps in enumerate(every)}
     with panels(len(shown), len(shown), 2.75, sharey=True) as figure:
         for axes, (variant, curves) in zip(figure.grid.flat, shown.items(), strict=True):
             _panel(axes, curves, colours)
@@ -79,7 +79,7 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
     axes.axvline(TARGET, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)))
     for (metric, eps), curve in curves.items():
         every = sorted(curve)
-        means = [math.fsum(curve[each]) / len(curve[each]) for each in every]
+        means = [math.fsum(curve[hardness]) / len(curve[hardness]) for hardness in every]
         dashed = metric == OBSERVED
         axes.plot(
             every,
@@ -96,9 +96,9 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
     axes.grid()
     # Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not
     # set.
-    hardness = [each for curve in curves.values() for each in curve]
+    hardness = [value for curve in curves.values() for value in curve]
     low, high = min(hardness), max([*hardness, TARGET])
-    ticks = [each for each in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= each <= high]
+    ticks = [tick for tick in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= tick <= high]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
@@ -149,7 +149,7 @@ def _part(run: RunView) -> Part:
     measured = [
         workload for workload in run.measured.workloads if run.measured.step(workload, STAGE)
     ]
-    return Part(drawings=[disruption_figure(run.measured, each) for each in measured])
+    return Part(drawings=[disruption_figure(run.measured, workload) for workload in measured])
 
 
 SECTION = Section(
