@@ -1,4 +1,4 @@
-"""What the protocol asks of the studies, answered from their rows: contrasts with Holm's p in the
+"""Answer what the protocol asks of the studies from their rows: contrasts with Holm's p in the
 families it names.
 
 `python -m benchmarks.contrasts STUDY` prints the table that docs/studies.md has; it trains nothing.

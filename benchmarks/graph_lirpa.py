@@ -50,14 +50,14 @@ Pulled = tuple[list[_Tensor], _Tensor]
 
 
 class Rule(ABC):
-    """What a node computes of operands (batch, entries), and bounds of it; all float64."""
+    """Defines what a node computes of operands (batch, entries), and bounds of it; all float64."""
 
     curved = True
     """Whether it is no affine map: then its bounds need those of its operands."""
 
     @abstractmethod
     def value(self, *operands: _Tensor) -> _Tensor:
-        """What the node computes of its operands."""
+        """Return what the node computes of its operands."""
 
     @abstractmethod
     def interval(self, *operands: Ends) -> Ends:

@@ -1,5 +1,5 @@
-"""What n-grams and xz reach where a GPT is tested: counts with Witten and Bell's back-off, on the
-same windows.
+"""Measure what n-grams and xz reach where a GPT is tested: counts with Witten and Bell's back-off,
+on the same windows.
 
 `python -m benchmarks.ngram [WORKLOAD]` takes from ten seconds to some minutes. A GPT starts each
 window without what stands before it; so does the count: a byte's context is what stands before it

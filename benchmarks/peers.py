@@ -1,4 +1,5 @@
-"""What our files of 8 and 4 bits are worth beside those of other quantizers: quality, size, time.
+"""Measure what our files of 8 and 4 bits are worth beside those of other quantizers: quality, size,
+time.
 
     python -m benchmarks.peers              # every network and tool that is at hand
     python -m benchmarks.peers minilm       # one network
@@ -263,7 +264,7 @@ def ours(subject: Subject, folder: Path) -> Made:
 
 
 def ours_of_4_bits(subject: Subject, folder: Path) -> Made:
-    """The same with weights of 4 bits: half of the uneven ranges goes to the weights, which are
+    """Quantize with weights of 4 bits: half of the uneven ranges goes to the weights, which are
     rounded to nearest or by GPTQ, as the calibration samples choose. The file holds each in a byte.
     """
     from pipelines.quantize.placement import Bits, Scheme
@@ -396,7 +397,7 @@ def torchao(subject: Subject, _folder: Path) -> Made:
 
 
 def torchao_of_4_bits(subject: Subject, _folder: Path, *, weights_only: bool = False) -> Made:
-    """The same with weights of 4 bits, a scale for 32 of them, and inputs of 8 bits or in float."""
+    """Quantize with weights of 4 bits, a scale for 32 of them, and inputs of 8 bits or in float."""
     from torchao.quantization import (
         Int8DynamicActivationIntxWeightConfig,
         IntxWeightOnlyConfig,
@@ -496,9 +497,9 @@ def _outputs(run: Run, inputs: Inputs) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """What a tool's network reaches: its quality, the squared distance of its outputs over the
-    squared outputs in float, MB, and two ratios of times each for single samples and batches of 16:
-    of its own to float32's, and of our file's to its own.
+    """Holds what a tool's network reaches: its quality, the squared distance of its outputs over
+    the squared outputs in float, MB, and two ratios of times each for single samples and batches of
+    16: of its own to float32's, and of our file's to its own.
     """
 
     tool: str

@@ -1,5 +1,5 @@
-"""What a run costs beside its stages: planning, driving, starting jobs, a second worker, limits,
-and a large report.
+"""Measure what a run costs beside its stages: planning, driving, starting jobs, a second worker,
+limits, and a large report.
 
 `python -m benchmarks.runs [PART ...]` prints these parts alone. Where a line says "of the
 processor", other work on the machine matters little; where it does not, the machine should be

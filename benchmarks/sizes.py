@@ -1,4 +1,5 @@
-"""What each stage takes of networks of real sizes: processor time, peak memory, and how it ends.
+"""Measure what each stage takes of networks of real sizes: processor time, peak memory, and how it
+ends.
 
     python -m benchmarks.sizes                           # every network and stage: hours
     python -m benchmarks.sizes resnet18 --stage export   # one cell

@@ -1,5 +1,5 @@
-"""What is measured: networks of the suite's workloads or of a few lines, boxes around samples,
-and ONNX sessions.
+"""Provide what is measured: networks of the suite's workloads or of a few lines, boxes around
+samples, and ONNX sessions.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _EXAMPLES = 8
 
 @runtime_checkable
 class Task(Protocol):
-    """What a model is for: its loss, its metrics, and what a verifier asks of it.
+    """Defines what a model is for: its loss, its metrics, and what a verifier asks of it.
 
     Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it
     in a recipe as `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a
@@ -50,13 +50,13 @@ class Task(Protocol):
 
     @property
     def asks(self) -> str:
-        """What a verifier asks: "margin" (the target's logit is the greatest), "interval" (each
-        output stays within `tolerance` of its target), or "": nothing.
+        """Return what a verifier asks: "margin" (the target's logit is the greatest), "interval"
+        (each output stays within `tolerance` of its target), or "": nothing.
         """
         ...
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What training lowers: the mean over the targets that count, 0-d."""
+        """Return what training lowers: the mean over the targets that count, 0-d."""
         ...
 
     def imitation(
@@ -66,8 +66,8 @@ class Task(Protocol):
         ...
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What the model says of each sample, as its class, (samples,): what two networks may
-        agree in.
+        """Return what the model says of each sample, as its class, (samples,): what two networks
+        may agree in.
         """
         ...
 
@@ -236,8 +236,8 @@ def property_at(
     norm: Norm = "linf",
     position: int | None = None,
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`, of the shape
-    of one input. Where each position has a target, it is asked of `position`.
+    """Return what the split's task asks of one of its samples, in the ball around `center`, of the
+    shape of one input. Where each position has a target, it is asked of `position`.
 
     Raises:
         Unsupported: a class is asked for, the sample has several, and no position is given.
@@ -341,7 +341,8 @@ class FineTune(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a stage may use besides the network. Only stages see `data.test`; training never does.
+    """Holds what a stage may use besides the network. Only stages see `data.test`; training never
+    does.
 
     Args:
         data: the workload's data.
@@ -381,7 +382,7 @@ nothing else takes time in it.
 
 @dataclass(frozen=True, init=False)
 class Outcome:
-    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it
+    """Holds what a stage found: its metrics, the files it wrote, and the network it hands on, if it
     changed one.
 
     Args:
@@ -433,7 +434,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a stage can measure beyond the usual, and how its jobs run.
+    """Declares what a stage can measure beyond the usual, and how its jobs run.
 
     Without any, it is given networks that take one tensor of real inputs and have a row of logits
     for each sample.
@@ -472,8 +473,8 @@ _FORMER = {
 
 
 def capabilities_of(stage: object) -> Capabilities:
-    """What a stage declares, by its class variable `capabilities`, or by the former ones, which are
-    True or False. What a class declares goes before what it inherits.
+    """Return what a stage declares, by its class variable `capabilities`, or by the former ones,
+    which are True or False. What a class declares goes before what it inherits.
 
     Raises:
         TypeError: `capabilities`, or a former class variable, is something else.

@@ -85,8 +85,8 @@ def without_hidden(text: str) -> str:
 
 
 def other_spelling(text: str) -> str:
-    """What a number is called that is written in a way that `is_decimal` does not read; "" of what
-    is no number.
+    """Return what a number is called that is written in a way that `is_decimal` does not read; ""
+    of what is no number.
 
     >>> other_spelling("3,4")
     'numbers with decimal commas'

@@ -233,8 +233,8 @@ def _check_absent(path: Path) -> None:
 
 
 def _activation(module: nn.Module) -> dict[str, Any]:
-    """What of the activations the weights do not say: their name, where another stands, and the
-    temperature of s.
+    """Return what of the activations the weights do not say: their name, where another stands, and
+    the temperature of s.
 
     Others are what became of some when lambda was folded: they learn nothing, so their name says
     all of them.

@@ -31,8 +31,8 @@ class Samples(ABC):
         """The samples at these indices, each in [0, len), as one batch."""
 
     def identities(self) -> list[bytes] | None:
-        """What tells each sample from the others, as a digest of its file; None: their content
-        does.
+        """Return what tells each sample from the others, as a digest of its file; None: their
+        content does.
         """
         return None
 

@@ -106,7 +106,7 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong at the root, in one line: the exporter wraps its errors in pages of
+    """Return what went wrong at the root, in one line: the exporter wraps its errors in pages of
     advice.
     """
     while error.__cause__ is not None:

@@ -1,5 +1,5 @@
-"""What README and the documents answer, from the newest rows under the protocol; and what is
-superseded by them.
+"""Compute what README and the documents answer, from the newest rows under the protocol; and what
+is superseded by them.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ def public() -> dict[str, str]:
 
 
 def docstring(name: str, module: str) -> str:
-    """What a module says of a name that it defines, or takes from another one; of a constant,
-    the text beneath it.
+    """Return what a module says of a name that it defines, or takes from another one; of a
+    constant, the text beneath it.
     """
     place = _root_of(module) / module.replace(".", "/")
     stub = place / "__init__.pyi"  # where a package loads its names on first use

@@ -154,7 +154,7 @@ def _run(stage: Stage, network: Network, bench: Bench) -> Outcome:
 
 
 def _value(outcome: Outcome, name: str, **setting: object) -> float:
-    """What was measured. Raises Unsupported where a reason stands instead."""
+    """Return what was measured. Raises Unsupported where a reason stands instead."""
     (found,) = [
         metric
         for metric in outcome.metrics

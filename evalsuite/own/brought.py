@@ -94,7 +94,8 @@ _RATES = {"scratch": 1e-3, "pretrained": 5e-5, "trained": 5e-4}
 
 @dataclass(frozen=True)
 class Brought(Budget):
-    """What a user brings: a model, data and a task, and the activations that variants replace.
+    """Holds what a user brings: a model, data and a task, and the activations that variants
+    replace.
 
     Args:
         model: `my.py:make`, a function that makes it; `hf:FOLDER` of Hugging Face, `timm:NAME`, or

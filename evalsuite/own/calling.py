@@ -66,7 +66,7 @@ def reference_of(option: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Assessment:
-    """What came of an assessment. A notebook shows its answer and the picture of it.
+    """Holds what came of an assessment. A notebook shows its answer and the picture of it.
 
     Args:
         folder: the run's folder.
@@ -91,8 +91,8 @@ class Assessment:
 
     @cached_property
     def answer(self) -> dict[str, Any]:
-        """What is bought, what it costs, what makes no difference and what cannot be told, of
-        each variant, with exact numbers: the contents of `tables/answer.json`.
+        """Return what is bought, what it costs, what makes no difference and what cannot be told,
+        of each variant, with exact numbers: the contents of `tables/answer.json`.
         """
         from evalsuite.report.opening import answers_json
 

@@ -45,7 +45,8 @@ RUN = "run"  # the folder of the run, in that of the network
 
 @dataclass(frozen=True, repr=False)
 class ReluIzed:
-    """What the treatment did to a network: the attribute `relu_ized` of what `relu_ize` returns.
+    """Tells what the treatment did to a network: the attribute `relu_ized` of what `relu_ize`
+    returns.
 
     A module that is pickled whole keeps these fields in a plain namespace, so that it is read
     where evalsuite is not installed.

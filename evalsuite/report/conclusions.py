@@ -122,8 +122,9 @@ def _close(
     *,
     means: bool = False,
 ) -> list[tuple[bool, bool]]:
-    """Of each cell, row by row with its mean last, or of the means alone: whether the moderated
-    test leaves a difference unresolved, and whether it does not exclude a loss of the margin.
+    """Tell of each cell, row by row with its mean last, or of the means alone, whether the
+    moderated test leaves a difference unresolved, and whether it does not exclude a loss of the
+    margin.
 
     Args:
         rows: the questions.

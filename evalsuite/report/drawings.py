@@ -24,7 +24,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a section shows of one job beside its numbers.
+    """Holds what a section shows of one job beside its numbers.
 
     Args:
         metrics: in whose lines.

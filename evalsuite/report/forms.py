@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Form:
-    """What a stage tells of a form in which networks can be deployed; forms of one name are joined.
+    """Declares what a stage tells of a form in which networks can be deployed; forms of one name
+    are joined.
 
     Args:
         name: in a few words; "{key}" stands for an option of the step.

@@ -26,7 +26,8 @@ def root_reason(reason: str) -> str:
 
 
 class Measured:
-    """What a run measured of whole networks, by workload, variant, step, metric, setting and seed.
+    """Holds what a run measured of whole networks, by workload, variant, step, metric, setting and
+    seed.
 
     Args:
         frame: rows as `read_results` gives them, in the recipe's order.

@@ -122,7 +122,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def grouped(pairs: Iterable[tuple[Key, Kind]]) -> dict[Key, list[Kind]]:
-    """What has the same key together, keys and items in the order in which they come."""
+    """Return what has the same key together, keys and items in the order in which they come."""
     groups: dict[Key, list[Kind]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)

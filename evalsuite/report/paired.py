@@ -111,8 +111,8 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """What one step, or several, gave of one workload: numbers of each variant, paired with the
-    baseline's by seed.
+    """Tabulates what one step, or several, gave of one workload: numbers of each variant, paired
+    with the baseline's by seed.
     """
 
     measured: Measured

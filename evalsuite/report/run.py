@@ -129,8 +129,8 @@ def baseline_of(frame: pd.DataFrame, record: Record) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run measured, and what its report says of it; every part is made once, when it is
-    asked for.
+    """Holds what a run measured, and what its report says of it; every part is made once, when it
+    is asked for.
 
     Args:
         frame: all rows, in the recipe's order; clock readings that contradict each other lose their

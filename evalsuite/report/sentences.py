@@ -267,7 +267,7 @@ def _number(statement: Statement) -> str:
 
 
 def _verdict(word: str, gains: str, losses: str, kept: str) -> str:
-    """What the answered questions say.
+    """Return what the answered questions say.
 
     Args:
         word: see `verdict_of`.

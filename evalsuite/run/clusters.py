@@ -120,8 +120,8 @@ class _Cluster(Executor):
         return ended
 
     def stop(self) -> None:
-        """What a task has begun it finishes, and what comes of it is in the cache; the rest is
-        withdrawn.
+        """Let each task finish what it has begun, whose results the cache keeps, and withdraw the
+        rest.
         """
         for key in self._posted:
             self.orders.remove(key)

@@ -29,7 +29,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 
 def answer(sql: str, folders: Sequence[Path], form: str) -> str:
-    """What `sql` selects of the table `rows`, as text in one of FORMATS.
+    """Return what `sql` selects of the table `rows`, as text in one of FORMATS.
 
     The table is the rows of the runs, `run` being the folder's name. Options are structs:
     `options.sparsity`; one that a step does not have is null. A small statement can stand for an

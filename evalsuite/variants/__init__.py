@@ -37,8 +37,8 @@ def load_variant(name: str) -> Plugin:
 
 
 def options_for(name: str) -> dict[str, str]:
-    """What the name itself sets: the activation, where it is the name of one and no registered
-    variant's.
+    """Return what the name itself sets: the activation, where it is the name of one and no
+    registered variant's.
     """
     return {} if name in {entry.name for entry in entries("variants")} else {"activation": name}
 

@@ -26,8 +26,8 @@ ORDERS = ("together", "forward", "backward")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a variant may use: never the test or the validation data. Of `calibration` only the
-    inputs.
+    """Holds what a variant may use: never the test or the validation data. Of `calibration` only
+    the inputs.
 
     `validate` gives the errors of a network on the validation samples, by which `train` keeps the
     best weights; None where a workload wants the last ones.
@@ -151,8 +151,8 @@ def check_activation_names(variant: object, *options: str) -> None:
 def best_of(
     setup: Setup, module: nn.Module, deployed: Callable[[nn.Module], nn.Module] | None = None
 ) -> Best | None:
-    """What keeps the best weights of a module that is to be trained, for `fit`'s `after_epoch`;
-    None where the workload keeps the last ones.
+    """Return what keeps the best weights of a module that is to be trained, for `fit`'s
+    `after_epoch`; None where the workload keeps the last ones.
 
     Args:
         setup: what is trained, with its validation data.

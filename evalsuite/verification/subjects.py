@@ -1,5 +1,5 @@
-"""What a verifier asks of a network: its property in balls around samples or, for a network of
-tokens, around what the samples' tokens are embedded to.
+"""State what a verifier asks of a network: its property in balls around samples or, for a network
+of tokens, around what the samples' tokens are embedded to.
 
 So every `Subject` is a network of real inputs, with the properties of the samples that share it. A
 network's graph is that of the ONNX file that it is, or of the file that it is exported to.

@@ -43,7 +43,7 @@ class Attention(nn.Module):
         self.project_out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What each position of x takes from those that it sees, of the shape of x (batch,
+        """Return what each position of x takes from those that it sees, of the shape of x (batch,
         positions, width).
         """
         query, key, value = self.project_in(x).chunk(3, dim=-1)

@@ -77,7 +77,7 @@ def _score(run: Callable[[Any], torch.Tensor], test: Split) -> Score:
 
 
 def _swap(before: Score | None, after: Score, test: Split) -> list[Metric]:
-    """What the swap cost; rows with a reason where there was none."""
+    """Report what the swap cost; rows with a reason where there was none."""
     known = isinstance(test.task, Classification)
     rows = []
     for place, metric in enumerate(after.metrics):

@@ -64,7 +64,7 @@ class _Box(PerturbationLpNorm):  # type: ignore[misc]
         self._regions = regions
 
     def concretize(self, x: Any, A: Any, sign: int = -1, aux: Any = None, **more: Any) -> Any:
-        """What `A` times the input is at the least (sign -1) or at the most (sign 1)."""
+        """Return what `A` times the input is at the least (sign -1) or at the most (sign 1)."""
         boxed = super().concretize(x, A, sign, aux, **more)
         if self._regions.center is None or boxed is None or getattr(A, "identity", 0) == 1:
             return boxed
@@ -194,7 +194,7 @@ class Engine:
         return logits
 
     def inputs_at(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What the activations are given at `x`, in the order of `bound`."""
+        """Return what the activations are given at `x`, in the order of `bound`."""
         self.forward(x)
         return [activation.inputs[0].forward_value.detach() for activation in self._activations]
 

@@ -13,7 +13,7 @@ INTERVAL = "AutoAttack's attacks are of classifiers: outputs within an interval 
 
 
 class Budget(TypedDict):
-    """What `netverify.attacks.attack` may take."""
+    """Limits what `netverify.attacks.attack` may take."""
 
     seed: int
     steps: int
@@ -32,7 +32,7 @@ def budget(options: BoundsOptions, seed: int) -> Budget:
 
 
 def any_of(attacked: Sequence[Points]) -> Points:
-    """Of each property the first counterexample that an attack found."""
+    """The first counterexample of each property that an attack found."""
     return [
         next((point for point in points if point is not None), None)
         for points in zip(*attacked, strict=True)

@@ -35,12 +35,12 @@ class Shape:
 
     @property
     def factor(self) -> torch.Tensor | float:
-        """What x is multiplied by."""
+        """Return what x is multiplied by."""
         return 1.0 if self.hardness is None else self.hardness
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
-        """What the module computes of x, elementwise: f(x), or x itself beyond the threshold;
-        float64.
+        """Return what the module computes of x, elementwise: f(x), or x itself beyond the
+        threshold; float64.
         """
         curved = self.traits.value(self.factor * x) / self.factor
         return (
@@ -63,7 +63,7 @@ class Shape:
 
 
 def activations(traced: fx.GraphModule) -> dict[str, Shape]:
-    """What each activation of a network that `in_modules` gives computes, by the name of its
+    """Return what each activation of a network that `in_modules` gives computes, by the name of its
     module, in order.
     """
     called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
@@ -72,7 +72,7 @@ def activations(traced: fx.GraphModule) -> dict[str, Shape]:
 
 
 def _shape_of(layer: nn.Module) -> Shape | None:
-    """What the layer computes, if it is an activation."""
+    """Return what the layer computes, if it is an activation."""
     operation: Any = getattr(layer, "operation", None)
     traits, hardness = getattr(operation, "traits", None), getattr(operation, "hardness", None)
     if traits is None:
@@ -120,8 +120,8 @@ Call = tuple[str, torch.Tensor]
 
 @torch.no_grad()
 def calls(traced: fx.GraphModule, points: torch.Tensor) -> tuple[list[Call], list[torch.Tensor]]:
-    """What the activations are given at `points` in float64, call by call; and what LayerNorms
-    divide, x - mean.
+    """Return what the activations are given at `points` in float64, call by call; and what
+    LayerNorms divide, x - mean.
     """
     watched = copy.deepcopy(traced).double()
     recorded, divided = list[Call](), list[torch.Tensor]()

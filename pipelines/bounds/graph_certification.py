@@ -1,4 +1,4 @@
-"""What of the properties holds in real arithmetic, where float32's rounding is not counted.
+"""Prove what of the properties holds in real arithmetic, where float32's rounding is not counted.
 
 Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and
 of networks whose rounding has no bound. Of tokens, what follows their embedding is bounded.

@@ -1,5 +1,5 @@
-"""What bounds take: batches that fit into the time limit, and memory, by the resident high-water
-mark of Linux.
+"""Limit what bounds take: batches that fit into the time limit, and memory, by the resident
+high-water mark of Linux.
 """
 
 from __future__ import annotations

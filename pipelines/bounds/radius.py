@@ -19,7 +19,7 @@ Certified = Callable[[list[int], list[float]], tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Radii:
-    """What was found.
+    """Holds what was found.
 
     Args:
         proven: (samples,) float64, the greatest radius that was certified; 0 where the sample is

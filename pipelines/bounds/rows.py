@@ -1,5 +1,5 @@
-"""What was found of the properties and of each activation layer, written as the metrics of the
-stage's outcome.
+"""Write what was found of the properties and of each activation layer as the metrics of the stage's
+outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Setting = dict[str, str | int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one method says of the properties.
+    """Holds what one method says of the properties.
 
     Args:
         method: its name.
@@ -46,14 +46,14 @@ class Found:
 
     @staticmethod
     def none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
-        """What there is of a method that refuses the network."""
+        """Return what there is of a method that refuses the network."""
         nothing = torch.zeros(count, dtype=torch.bool)
         return Found(method, nothing, nothing, nothing, seconds, None, reason, refused=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What one of AutoAttack's attacks found of the properties.
+    """Holds what one of AutoAttack's attacks found of the properties.
 
     Args:
         points: of each property a counterexample, or None.
@@ -100,8 +100,8 @@ class Rows:
         late: torch.Tensor,
         seconds: float,
     ) -> list[Metric]:
-        """What PGD left standing; its seconds are those of the search where no smaller ball had
-        a counterexample.
+        """Report what PGD left standing; its seconds are those of the search where no smaller ball
+        had a counterexample.
         """
         eps = properties[0].eps
         violated = torch.tensor([point is not None for point in points])
@@ -122,7 +122,7 @@ class Rows:
         ]
 
     def attacks(self, properties: list[Property], attacked: Mapping[str, Attacked]) -> list[Metric]:
-        """What each of AutoAttack's attacks left standing, and what all of them did; after
+        """Report what each of AutoAttack's attacks left standing, and what all of them did; after
         `attack`. Samples that both they and PGD left are what bounds may prove.
         """
         eps = properties[0].eps
@@ -174,7 +174,7 @@ class Rows:
     def found(
         self, properties: list[Property], result: Found, layers: Sequence[str] = ()
     ) -> list[Metric]:
-        """What one method says at one radius, after `attack`. `layers` are the names of the
+        """Report what one method says at one radius, after `attack`. `layers` are the names of the
         activations.
         """
         setting = self._setting(eps=properties[0].eps, method=result.method)
@@ -287,7 +287,9 @@ class Rows:
     def _verdicts(
         self, properties: list[Property], result: Found, verdict: Verdict
     ) -> list[Metric]:
-        """What the method took, and one row per property: decided, out of time, or neither."""
+        """Report what the method took, and one row per property: decided, out of time, or
+        neither.
+        """
         setting = self._setting(eps=properties[0].eps, method=result.method)
         otherwise = Verdict.UNSUPPORTED if result.refused else Verdict.UNKNOWN
         said = [flags.tolist() for flags in (result.holds, result.late, result.rounded)]

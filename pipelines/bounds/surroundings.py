@@ -1,4 +1,4 @@
-"""What auto_LiRPA needs around it: what later torch and numpy removed, and an operator for
+"""Give auto_LiRPA what it needs around it: what later torch and numpy removed, and an operator for
 operations of our own.
 
 Release 0.3 is from the time of torch 1.12. What it lacks is lent while it runs, and taken back.
@@ -67,7 +67,7 @@ def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
 
 @contextlib.contextmanager
 def at_home() -> Iterator[None]:
-    """What auto_LiRPA expects of its surroundings while it runs, and float64; put back
+    """Provide what auto_LiRPA expects of its surroundings while it runs, and float64; put back
     afterwards.
     """
     exporter = _exporter()

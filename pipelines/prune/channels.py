@@ -36,7 +36,9 @@ from pipelines.prune.selection import Probe, Pruned, Selection
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a module consists of: its modules by path, their widths, and the number of weights."""
+    """Describes what a module consists of: its modules by path, their widths, and the number of
+    weights.
+    """
 
     layers: dict[str, nn.Module]
     widths: dict[str, int]

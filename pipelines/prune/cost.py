@@ -1,5 +1,5 @@
-"""What a network costs to ship and to run: parameters, MACs, bytes, memory, and speed in ONNX
-Runtime.
+"""Measure what a network costs to ship and to run: parameters, MACs, bytes, memory, and speed in
+ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ LAYERS = (nn.Linear, CONVOLUTION, BATCH_NORM)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a group takes of one Linear, Conv or BatchNorm layer: outputs, or the inputs that come
-    from them.
+    """Describes what a group takes of one Linear, Conv or BatchNorm layer: outputs, or the inputs
+    that come from them.
 
     `channels` are those of the layer, `roots` the group's channel that each belongs to: a flattened
     image gives many inputs to one channel.
@@ -174,8 +174,8 @@ def _obstacles(
 
 
 def operations(groups: list[tp.Group]) -> str:
-    """What is done, other than by layers, to the channels of the groups: autograd's names of the
-    operations.
+    """Return what is done, other than by layers, to the channels of the groups: autograd's names of
+    the operations.
     """
     names = (_operation(item.dep.target) for items in groups for item in items.items)
     return ", ".join(dict.fromkeys(filter(None, names)))

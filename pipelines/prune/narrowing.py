@@ -43,7 +43,7 @@ _COUNTED = (nn.Linear, nn.modules.conv._ConvNd)
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What became of a network.
+    """Tells what became of a network.
 
     Args:
         untuned: after the last removal, before the last fine-tuning.

@@ -1,4 +1,4 @@
-"""What to remove, how a module is run, and what is left: the types that the parts of pruning
+"""Define what to remove, how a module is run, and what is left: the types that the parts of pruning
 speak.
 """
 

@@ -30,7 +30,7 @@ _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """What a quantizer of Brevitas made: the integers, and what it rounded, in steps, both
+    """Holds what a quantizer of Brevitas made: the integers, and what it rounded, in steps, both
     (samples, ...).
     """
 
@@ -59,7 +59,7 @@ def quantizer_of_logits(quantized: fx.GraphModule) -> str | None:
 
 
 def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]:
-    """What each quantizer makes of a batch, by its name."""
+    """Return what each quantizer makes of a batch, by its name."""
     return _run_brevitas(quantized, inputs)[1]
 
 

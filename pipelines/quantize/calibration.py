@@ -181,8 +181,8 @@ class FloatRun(fx.Interpreter):
 
 
 def compute(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """What a layer of `COMPUTE` makes of real inputs, (batch, ...), with weights and biases that
-    are not quantized.
+    """Return what a layer of `COMPUTE` makes of real inputs, (batch, ...), with weights and biases
+    that are not quantized.
     """
     if isinstance(layer, nn.Linear):
         return nn.functional.linear(inputs, layer.weight, layer.bias)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime really runs, the nodes of its profile in the graph that it made of a file;
+"""Find what ONNX Runtime really runs, the nodes of its profile in the graph that it made of a file;
 and size and speed.
 """
 
@@ -173,7 +173,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class _Profile:
-    """What the runs left: the events of each node, run by run, and the graph that ran.
+    """Holds what the runs left: the events of each node, run by run, and the graph that ran.
 
     An event's "args" hold "input_type_shape" and "output_type_shape", each [{type: shape}, ...];
     "dur" is in us.

@@ -87,8 +87,8 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
 
 
 def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
-    """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm
-    of the next power's.
+    """Return what Brevitas keeps to find `scale` again: that of the greatest integer, or the
+    logarithm of the next power's.
     """
     return kept_length(kernel, scale * (greatest + is_power_of_two(kernel)))
 
@@ -99,7 +99,7 @@ def real_steps(
     integers: dict[str, Integers],
     inputs: torch.Tensor,
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """What each quantizer rounds, in steps of its grid, in float64.
+    """Return what each quantizer rounds, in steps of its grid, in float64.
 
     Args:
         quantized: stays as it is.

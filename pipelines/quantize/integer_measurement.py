@@ -1,5 +1,5 @@
-"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what
-it costs.
+"""Measure what the integer-only network does: its accuracy, whether it is the fake-quantized one,
+and what it costs.
 
 How wide its accumulators must be is proven for all inputs, and seen on given ones.
 """
@@ -386,7 +386,7 @@ class IntegerStudy:
     def _of_rounding(
         self, network: IntegerNetwork, executor: Executor, logits: Integers
     ) -> list[Metric]:
-        """What another rounding mode would change."""
+        """Report what another rounding mode would change."""
         metrics, logits = [], logits[: len(self.some)]
         for mode in Rounding:
             other = logits
@@ -489,8 +489,8 @@ def _no_costs(setting: Settings, reason: str) -> list[Metric | Timed]:
 def part_errors(
     quantized: fx.GraphModule, network: IntegerNetwork, inputs: Integers
 ) -> list[Metric]:
-    """What integers add where the fake-quantized network computes in float: norms, attention and
-    the like.
+    """Report what integers add where the fake-quantized network computes in float: norms, attention
+    and the like.
 
     Of each such part, the greatest difference of its integers, in steps of its output. Both are
     given the integers that `network` has before the part, so that a difference is the part's own.

@@ -1,4 +1,4 @@
-"""What kind of layer a node of a traced network calls: what quantization asks of it."""
+"""Tell what kind of layer a node of a traced network calls: what quantization asks of it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Activated:
 
 @dataclass(frozen=True, slots=True)
 class _Float:
-    """What a float island computes at this node."""
+    """Stands for what a float island computes at this node."""
 
     node: fx.Node
 
@@ -184,8 +184,8 @@ class _Lowering:
         )
 
     def _hold(self, node: fx.Node, layer: nn.Module | None) -> _Held:
-        """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded
-        yet.
+        """Return what the node's tensor holds: floats, integers on a grid, or a sum that is not
+        rounded yet.
         """
         # Floats, unless a form in integers is known: what stays float is cut out as an island
         # later.
@@ -414,7 +414,7 @@ def _ints(numbers: int | Iterable[int], rank: int = 1) -> tuple[int, ...]:
 
 
 def _both(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each dimension."""
+    """Return what is added before and after each dimension."""
     return tuple((width, width) for width in padding)
 
 

@@ -270,8 +270,8 @@ class Quantized:
 
     @property
     def operators(self) -> Treatment:
-        """What of the treatment adds operators to the file: migration, and biases of layers that
-        had none. The rest changes numbers only.
+        """Return what of the treatment adds operators to the file: migration, and biases of layers
+        that had none. The rest changes numbers only.
         """
         treatment = self.treatment
         return Treatment(migration=treatment.migration, bias_correction=treatment.bias_correction)
@@ -417,7 +417,7 @@ def _given(options: QuantizeOptions) -> Treatment:
 
 
 def _told(treatment: Treatment, treated: Treated) -> list[Metric]:
-    """What rounding and equalization changed."""
+    """Report what rounding and equalization changed."""
     changed = treated.rerounded
     rows = (
         [

@@ -120,7 +120,7 @@ def is_power_of_two(kernel: Any) -> bool:
 
 
 def kept_length(kernel: Any, length: torch.Tensor) -> torch.Tensor:
-    """What Brevitas keeps of the length of a range."""
+    """Return what Brevitas keeps of the length of a range."""
     return length.log2() if is_power_of_two(kernel) else length
 
 
@@ -174,7 +174,9 @@ class Scheme:
         return self.layers.get(layer, self.bits)
 
     def readers(self, traced: fx.GraphModule) -> Readers:
-        """What the integer kernels of ONNX Runtime need of the tensors of a traced network."""
+        """Return what the integer kernels of ONNX Runtime need of the tensors of a traced
+        network.
+        """
         return Readers(traced, lambda layer: self.of(layer) is not None)
 
 

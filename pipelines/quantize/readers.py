@@ -13,7 +13,7 @@ from pipelines.quantize.tracing import Add, layer_of
 
 
 class Readers:
-    """What the integer kernels need of the tensors of a traced network.
+    """Finds what the integer kernels need of the tensors of a traced network.
 
     A linear layer runs in integers if its input is quantized; what it makes may be real numbers. A
     convolution and a sum run so only if their output is quantized too; of sums only those count

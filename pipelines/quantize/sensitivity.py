@@ -36,7 +36,7 @@ class Loss:
 
 
 class Reference:
-    """What the float network makes of some inputs, to compare quantized networks with."""
+    """Holds what the float network makes of some inputs, to compare quantized networks with."""
 
     def __init__(self, traced: nn.Module, inputs: Inputs, *, classes: bool = True) -> None:
         """Run `traced` on `inputs`, a batch; without `classes` its outputs are no logits.

@@ -1,5 +1,5 @@
-"""What is done to a network, besides rounding it, so that it loses less when quantized; and the
-choice of that.
+"""Treat a network, besides rounding it, so that it loses less when quantized; and choose the
+treatment.
 """
 
 from __future__ import annotations

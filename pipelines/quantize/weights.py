@@ -1,5 +1,5 @@
-"""What treatments do to weights: like ranges for neighbouring layers, and rounding so that a
-layer's outputs come near.
+"""Apply treatments to weights: like ranges for neighbouring layers, and rounding so that a layer's
+outputs come near.
 
 Cross-layer equalization in float (arXiv 1906.04721, section 4.1); GPTQ (arXiv 2210.17323) and GPFQ
 (arXiv 2201.11113).

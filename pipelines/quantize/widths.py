@@ -51,8 +51,8 @@ class Widths:
         return self._wide[node]
 
     def multiplied(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """What a node multiplies as matrices, but for the weights of a softmax: these get their 8
-        bits before they are divided by their sum.
+        """Return what a node multiplies as matrices, but for the weights of a softmax: these get
+        their 8 bits before they are divided by their sum.
         """
         if node.target is functional.scaled_dot_product_attention:
             return tuple(node.args[:3])  # type: ignore[arg-type]
@@ -85,7 +85,9 @@ class Widths:
         return any(self._takes_wide(user, source) for user, source in self._readers(node))
 
     def _readers(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-        """What reads the tensor, and as which node: of integers also through moves of all."""
+        """Return what reads the tensor, and as which node: of integers also through moves of
+        all.
+        """
         for user in node.users:
             if self._moves(user) and not self._in_float(node):
                 yield from self._readers_behind(user)

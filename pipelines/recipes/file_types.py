@@ -1,4 +1,4 @@
-"""What pretrained.yaml names: a pretrained classifier of file types, and files for it.
+"""Provide what pretrained.yaml names: a pretrained classifier of file types, and files for it.
 
 The network is Magika's (standard_v3_3) as the package magika ships it (Apache-2.0), with GELU
 itself in the two places of its approximation by tanh, which changes no class of a test file. The

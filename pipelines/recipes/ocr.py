@@ -1,4 +1,5 @@
-"""What pretrained.yaml names: a pretrained recogniser of printed words, words for it, and the task.
+"""Provide what pretrained.yaml names: a pretrained recogniser of printed words, words for it, and
+the task.
 
 The network is PP-OCRv6's small recogniser (13 GELUs by Erf, 18,708 characters) as the package
 rapidocr ships it (Apache-2.0). The words are those of the documentation of Python's built-in names,

@@ -135,8 +135,8 @@ class ExactNetwork:
         return logits[label] - max(logit for index, logit in enumerate(logits) if index != label)
 
     def activated(self, depth: int, x: Floats) -> tuple[Floats, Floats]:
-        """What the activation behind map `depth` makes of its input, in float64, and its slope;
-        of ReLU 0 at 0.
+        """Return what the activation behind map `depth` makes of its input, in float64, and its
+        slope; of ReLU 0 at 0.
         """
         if not self.curves:
             return np.maximum(x, 0.0), (x > 0).astype(np.float64)
@@ -145,8 +145,8 @@ class ExactNetwork:
         return curve.value(x), np.asarray(slope, dtype=np.float64)
 
     def in_torch(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the outputs at float32 points (points, inputs), in float32: differentiable,
-        and about right.
+        """Return what gives the outputs at float32 points (points, inputs), in float32:
+        differentiable, and about right.
         """
         maps = [
             [torch.from_numpy(part.floats()).float() for part in (map_.weight, map_.bias)]
@@ -208,7 +208,7 @@ def together(rows: Sequence[Affine]) -> Affine:
 
 
 def greatest(network: ExactNetwork, rows: Affine) -> ExactNetwork:
-    """What gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) +
+    """Return what gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) +
     relu(b) - relu(-b).
     """
     maps, curves = [*network.maps[:-1], rows.after(network.maps[-1])], network.curves

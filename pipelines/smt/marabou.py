@@ -72,7 +72,7 @@ class Marabou(OfLayers):
 
 
 class Peer:
-    """What Marabou says of boxes of one network, whose weights it is given as float64;
+    """Reports what Marabou says of boxes of one network, whose weights it is given as float64;
     Unsupported without it.
     """
 

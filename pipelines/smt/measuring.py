@@ -231,7 +231,7 @@ def _distance(
 
 @dataclass
 class Bracket:
-    """What is known of the least L-infinity distance at which an input is misclassified: true
+    """Holds what is known of the least L-infinity distance at which an input is misclassified: true
     whenever it is looked at.
 
     Radii are dyadic with as few bits as the bracket allows, and each box contains the exact ball:

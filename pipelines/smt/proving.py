@@ -174,7 +174,7 @@ def _require_same(network: ExactNetwork, content: bytes) -> None:
 
 
 def _stated(kind: str, asked: Asked, content: bytes) -> Json:
-    """What a proof of that format is of: the network in the file, the box and the rows."""
+    """Return what a proof of that format is of: the network in the file, the box and the rows."""
     factors = [
         _texts(weight)
         for weight in (asked.rows.weight[row] for row in range(asked.rows.bias.shape[0]))

@@ -330,8 +330,8 @@ def _exact(tensor: torch.Tensor) -> Dyadic:
 
 
 def _scale(layer: nn.BatchNorm1d) -> torch.Tensor:
-    """What the inputs are multiplied by. It has a square root: its float64 value is taken for
-    the exact one.
+    """Return what the inputs are multiplied by. It has a square root: its float64 value is taken
+    for the exact one.
     """
     assert layer.running_var is not None
     factor = (layer.running_var.double() + layer.eps).rsqrt()

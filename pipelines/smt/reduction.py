@@ -72,7 +72,7 @@ class Asked:
         return [[row] for row in range(self.rows.bias.shape[0])]
 
     def value(self, row: int, logits: Sequence[Fraction]) -> Fraction:
-        """What a row is of these outputs."""
+        """Return what a row is of these outputs."""
         products = (
             factor * logit
             for factor, logit in zip(self.rows.weight[row].fractions(), logits, strict=True)
@@ -311,7 +311,7 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
 
 
 def bound_rows(asked: Asked) -> Dyadic:
-    """What interval arithmetic alone knows of each row of a ReLU network, (rows,), which is
+    """Return what interval arithmetic alone knows of each row of a ReLU network, (rows,), which is
     quick.
     """
     check_box(asked)

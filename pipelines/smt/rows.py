@@ -1,5 +1,5 @@
-"""What was found at one radius, as metrics and as proof files, which are re-checked and kept in
-one archive.
+"""Write what was found at one radius as metrics and as proof files, which are re-checked and kept
+in one archive.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def rows(
 
 
 def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
-    """What the solvers of real arithmetic had to do."""
+    """Report what the solvers of real arithmetic had to do."""
     neurons = [result.unstable_neurons for result in settled if result.unstable_neurons is not None]
     unstable = statistics.fmean(neurons) if neurons else None
     unreached = "" if neurons else _NOT_REACHED

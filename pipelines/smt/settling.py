@@ -1,4 +1,4 @@
-"""What a method is: it settles a property of one network within its limits, whatever happens.
+"""A method settles a property of one network within its limits, whatever happens.
 
 Certified branch and bound, the method of its own that others build on, stands here too.
 """
@@ -46,7 +46,7 @@ _STANDING = " with {neurons} unstable neurons; the margin is at least {margin:.2
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is known of one property.
+    """Holds what is known of one property.
 
     Args:
         verdict: of the property.
@@ -110,11 +110,11 @@ class Method(ABC):
     """What a setting says of the boxes beside their radius."""
 
     def properties(self, eps: float, bench: Bench, samples: int) -> list[Property]:
-        """What is asked at a radius."""
+        """Return what is asked at a radius."""
         return bench.properties(eps, samples)
 
     def runs(self, network: Network) -> torch.nn.Module | dict[int, torch.nn.Module]:
-        """What runs the network, or that of each sample."""
+        """Return what runs the network, or that of each sample."""
         return network.module
 
     @property
@@ -171,7 +171,7 @@ class OfLayers(Method):
         """
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """What is settled in exact arithmetic, unless it holds and a float32 evaluation may
+        """Return what is settled in exact arithmetic, unless it holds and a float32 evaluation may
         differ.
         """
         asked = Asked.robustness(self.exact, property_, self.takes)

@@ -48,7 +48,7 @@ class End(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one question may take.
+    """Limits what one question may take.
 
     Args:
         seconds: of the clock. The solver is killed then.
@@ -139,7 +139,9 @@ def ask_marabou(question: Mapping[str, Any], limits: Limits) -> Reply:
 
 
 def _told(command: Sequence[str], asked: str, limits: Limits) -> str | Reply:
-    """What the program says; or how it ended, where it was killed, died, or has no memory left."""
+    """Return what the program says; or how it ended, where it was killed, died, or has no memory
+    left.
+    """
     path = os.pathsep.join(folder or os.curdir for folder in sys.path)
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""What the swap to ReLU can change: proven bounds of the logits' difference, over boxes around
-test samples.
+"""Bound what the swap to ReLU can change: proven bounds of the logits' difference, over boxes
+around test samples.
 """
 
 from __future__ import annotations

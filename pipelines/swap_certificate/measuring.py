@@ -51,8 +51,8 @@ class _Found:
     kept: torch.Tensor
 
     def values(self) -> dict[str, float | None]:
-        """What each metric is: none of the ratio where nothing was seen, or of what is kept of
-        no prediction.
+        """Return what each metric is: none of the ratio where nothing was seen, or of what is kept
+        of no prediction.
         """
         certified, observed = self.certified.mean().item(), self.observed.mean().item()
         return {
@@ -203,7 +203,7 @@ class Measurement:
     def _found(
         self, asked: Sequence[tuple[SwapBounds, list[Property]]], hardness: float | None
     ) -> _Found | None:
-        """What could be found of the first properties in time; None if nothing."""
+        """Return what could be found of the first properties in time; None if nothing."""
         parts = []
         batches = (
             (bounds, properties[at : at + bounds.batch])

@@ -1,4 +1,4 @@
-"""What the values of a float part hold on integers, and their way onto a grid."""
+"""Describe what the values of a float part hold on integers, and their way onto a grid."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What does not depend on the input."""
+    """Holds what does not depend on the input."""
 
     value: torch.Tensor
 

@@ -60,7 +60,7 @@ class Island(Operation):
         )
 
     def given(self, integers: Sequence[Integers]) -> list[torch.Tensor]:
-        """What the module is given for these integers."""
+        """Return what the module is given for these integers."""
         tensors = []
         for place, (values, grid) in enumerate(zip(integers, self.grids, strict=True)):
             centred = np.ascontiguousarray(values - grid.zero_point, dtype=np.float32) * np.float32(

@@ -113,7 +113,7 @@ class Ranges:
 
 
 def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> Ranges:
-    """What each tensor can hold, and the proof that accumulators fit into `width` bits and
+    """Return what each tensor can hold, and the proof that accumulators fit into `width` bits and
     rescaling into 64.
 
     Raises:

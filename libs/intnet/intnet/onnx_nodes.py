@@ -167,7 +167,7 @@ class Nodes:
         return Word(self.centred(tensor, zero_point), low, high)
 
     def _in_32_bits(self, write: Callable[[Words], Word], output: Grid) -> Tensor | None:
-        """What `write` makes, on the grid; None, and nothing written, where it may leave 32
+        """Return what `write` makes, on the grid; None, and nothing written, where it may leave 32
         bits.
         """
         words, nodes, constants = Words(self), len(self.nodes), len(self.constants)

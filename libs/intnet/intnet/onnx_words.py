@@ -234,7 +234,7 @@ class Words:
         return self._made("BitwiseAnd", [word], bits, 0, _ends(bits)[1])
 
     def _rest(self, word: Word) -> Word:
-        """What a shift by a word's bits cuts off."""
+        """Return what a shift by a word's bits cuts off."""
         return self._masked(word, np.array(2**WORD_BITS - 1))
 
     def _floored(self, word: Word, places: Integers) -> Word:

@@ -1,4 +1,4 @@
-"""What an operation of an integer-only network tells of itself.
+"""Declare what an operation of an integer-only network tells of itself.
 
 An operation names the tensors that it reads and the one that it makes. A tensor holds either
 integers of a `Grid`, at most 8 bits wide (16 before an integer polynomial and inside of norms and
@@ -75,8 +75,8 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What is known where a span is proven: the operations that make tensors, and the spans of
-    those before.
+    """Gathers what is known where a span is proven: the operations that make tensors, and the spans
+    of those before.
     """
 
     makers: Mapping[str, Operation]
@@ -131,8 +131,8 @@ class Operation:
         return 0
 
     def span(self, spans: Sequence[Span], known: Known) -> Span:
-        """What it can make. Most are monotone in what they read: pools, flattening, moves, ReLU,
-        rescaling.
+        """Return what it can make. Most are monotone in what they read: pools, flattening, moves,
+        ReLU, rescaling.
 
         Raises:
             ValueError: it relies on what it reads, and reads something else.

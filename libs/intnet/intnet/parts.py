@@ -74,7 +74,7 @@ class _Together(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a float island becomes.
+    """Holds what a float island becomes.
 
     Args:
         operations: in their order; the last makes what the island makes.

@@ -1,4 +1,4 @@
-"""What keeping a smooth activation costs in integers: a look-up table, or I-BERT's polynomial
+"""Tell what keeping a smooth activation costs in integers: a look-up table, or I-BERT's polynomial
 for GELU.
 """
 

@@ -98,7 +98,7 @@ class _Pair(Operation):
         return [values.astype(np.int64) - grid.zero_point for values, grid in pairs]
 
     def _corners(self, ends: Sequence[tuple[int, int]], terms: int) -> list[int]:
-        """What `terms` products may come to, at the ends of both tensors."""
+        """Return what `terms` products may come to, at the ends of both tensors."""
         first, second = self.first.zero_point, self.second.zero_point
         return [
             terms * (first_end - first) * (second_end - second)
@@ -306,7 +306,7 @@ class Normalize(Operation):
         return self.accumulators(divided(deviation * self.numerator, square_root(squares)))
 
     def span(self, spans: Sequence[Span], known: Known) -> Span:
-        """What no normalised value exceeds; its intervals alone would say more."""
+        """Return what no normalised value exceeds; its intervals alone would say more."""
         shape, (low, high), grid = spans[0].lower.shape, spans[0].ends, self.input
         if shape[-1] != self.size or low < grid.low or high > grid.high:
             raise ValueError(

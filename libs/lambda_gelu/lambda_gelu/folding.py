@@ -91,7 +91,7 @@ class Scaled:
 def scaled_parameters(
     before: Any, bias: Any, *behind: Any, dimension: int = 0, inputs: int = 1
 ) -> list[Scaled]:
-    """What folding scales: weight and bias of the layer before, and the weights behind."""
+    """Return what folding scales: weight and bias of the layer before, and the weights behind."""
     tensors = [
         Scaled(before, dimension, False),
         *([Scaled(bias, 0, False)] if bias is not None else []),

@@ -13,8 +13,8 @@ from typing import Any
 def attach(
     package: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """What a package's `__init__.py` needs to load its public names: `__getattr__`, `__dir__` and
-    `__all__`.
+    """Return what a package's `__init__.py` needs to load its public names: `__getattr__`,
+    `__dir__` and `__all__`.
 
     Args:
         package: its `__name__`.

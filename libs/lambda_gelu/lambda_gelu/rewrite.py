@@ -123,8 +123,8 @@ def _unmark(graph: fx.GraphModule, known: Mapping[int, tuple[str, nn.Module]]) -
 
 
 def _formulas(graph: fx.GraphModule) -> list[tuple[Recognised, list[fx.Node], fx.Node]]:
-    """What each known formula of a graph computes, its nodes from the last on, and the node of
-    its variable.
+    """Return what each known formula of a graph computes, its nodes from the last on, and the node
+    of its variable.
     """
     formulas = Formulas()
     expressions: dict[fx.Node, Any] = {}

@@ -81,7 +81,9 @@ def attack(
 
 
 def dlr_note(classes: int) -> str:
-    """What APGD-DLR raises where there are too few classes for its ratio; empty elsewhere."""
+    """Return what APGD-DLR raises where there are too few classes for its ratio; empty
+    elsewhere.
+    """
     if classes >= _RATIO_TAKES:
         return ""
     return f"the difference of logits, since the targeted ratio takes {_RATIO_TAKES} classes"

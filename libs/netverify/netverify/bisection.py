@@ -129,8 +129,8 @@ asked too.
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must be shown empty over one box: cases, each a set of rows c.y <= d that must hold
-    together.
+    """States what must be shown empty over one box: cases, each a set of rows c.y <= d that must
+    hold together.
 
     Args:
         rows: (rows, outputs) float64.
@@ -182,9 +182,9 @@ class Demand:
 
 
 def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
-    """What halving each input's interval may gain, each (batch, inputs): its part in the linear
-    bound, and some of its reach, without which an input that the linear bound happens to cancel
-    would never be halved.
+    """Return what halving each input's interval may gain, each (batch, inputs): its part in the
+    linear bound, and some of its reach, without which an input that the linear bound happens to
+    cancel would never be halved.
     """
     # Coefficients may overflow: what is NaN then is no preference, and such a box must be halved
     # all the same.

@@ -166,8 +166,8 @@ def _maps(operation: flat.Operation) -> tuple[Linear, ...]:
 
 
 def _change(first: Linear, second: Linear) -> list[Linear] | None:
-    """What first - second maps by: nothing where they are equal, and None where it is not known
-    exactly.
+    """Return what first - second maps by: nothing where they are equal, and None where it is not
+    known exactly.
     """
     if isinstance(first, Dense | Convolution) and isinstance(second, Dense | Convolution):
         if _geometry(first) != _geometry(second):

@@ -87,7 +87,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What carrying back gave.
+    """Holds what carrying back gave.
 
     Args:
         value: lower bounds, (parts,).

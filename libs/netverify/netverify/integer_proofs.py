@@ -52,8 +52,8 @@ class IntegerProofError(ValueError):
 
 @dataclass(frozen=True)
 class IntegerStatement:
-    """What is proven: for all integer inputs of the box, each row (c by output, d) has c . y >=
-    d.
+    """States what is proven: for all integer inputs of the box, each row (c by output, d) has c . y
+    >= d.
     """
 
     sha256: str
@@ -126,8 +126,8 @@ def _integers(values: Any, count: int, place: str) -> Array:
 
 
 def _computed(node: Any, operands: list[Array]) -> Array:  # noqa: PLR0911
-    """What a node makes of integers. Unsigned sums and products wrap around, as executed; signed
-    ones may not.
+    """Return what a node makes of integers. Unsigned sums and products wrap around, as executed;
+    signed ones may not.
     """
     # 1. A table, read within its entries alone: in ONNX, negative indices count from its end.
     said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -441,8 +441,8 @@ class _Row:
 
 
 def check_integer_proof(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
-    """What the proof proves of the network in an ONNX file's bytes. Raises IntegerProofError if
-    that is nothing.
+    """Return what the proof proves of the network in an ONNX file's bytes. Raises IntegerProofError
+    if that is nothing.
     """
     try:
         with np.errstate(all="ignore"):

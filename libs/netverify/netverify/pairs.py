@@ -1,5 +1,5 @@
-"""What is asked of two networks of the same inputs: Y_0 to Y_(n-1) are outputs of the first, the
-next n the second's.
+"""State what is asked of two networks of the same inputs: Y_0 to Y_(n-1) are outputs of the first,
+the next n the second's.
 
 As in every specification, `sat` is what must not happen: that they tell different classes, or lie
 too far apart.

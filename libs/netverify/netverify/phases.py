@@ -62,14 +62,14 @@ class Branching(ABC, Generic[Found]):
 
     @abstractmethod
     def falsified(self, carried: Carried, tags: torch.Tensor) -> Found | None:
-        """What ends the search, if it is found near the least points of the linear bounds of
+        """Return what ends the search, if it is found near the least points of the linear bounds of
         parts.
         """
 
     @abstractmethod
     def settled(self, part: Parts, tag: torch.Tensor) -> Found | None:
-        """What ends the search, if it is found where all neurons are held; else the part is done
-        with.
+        """Return what ends the search, if it is found where all neurons are held; else the part is
+        done with.
 
         It waits no longer: a subclass ends the search here, or remembers it, where the part is not
         proven.

@@ -92,7 +92,7 @@ def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) 
 
 
 def checked(proof: dict[str, Any], network: bytes) -> AnyStatement:
-    """What a proof of any kind proves of the ONNX file with these bytes.
+    """Return what a proof of any kind proves of the ONNX file with these bytes.
 
     Raises:
         ProofError: nothing.
@@ -141,7 +141,7 @@ def _refused(text: str) -> Any:
 
 
 def described(statement: AnyStatement) -> str:
-    """What is proven, in words; real numbers are rounded to be read."""
+    """Return what is proven, in words; real numbers are rounded to be read."""
     if isinstance(statement, IntegerStatement):
         return _described_integers(statement)
     sizes = "-".join(map(str, (len(statement.box), *statement.layers)))
@@ -217,7 +217,8 @@ def _counted(count: int, name: str) -> str:
 
 
 def missing(statement: AnyStatement, specification: Specification) -> str:
-    """What of a property the proven statement does not refute; empty where it refutes every case.
+    """Return what of a property the proven statement does not refute; empty where it refutes every
+    case.
 
     A case is refuted where its box lies in the proven one and one of its constraints, terms . y <=
     bound, can't be satisfied there, as terms . y - bound is a positive multiple of a proven row up
@@ -300,7 +301,7 @@ def told_by_z3(statement: Statement, onnx_bytes: bytes, seconds: float) -> tuple
 
 
 def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -> str:
-    """What Z3 says of one row within `seconds`: "agrees", "contradicts" or "undecided".
+    """Return what Z3 says of one row within `seconds`: "agrees", "contradicts" or "undecided".
 
     It is asked for an input of the box where the row is <= 0, with every ReLU written out and no
     bounds: of the proof it is given nothing, but the network is read by the checker's own reader.

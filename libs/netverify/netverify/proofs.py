@@ -40,8 +40,8 @@ class ProofError(ValueError):
 
 @dataclass(frozen=True)
 class Statement:
-    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these
-    bounds > 0.
+    """States what is proven: for all real inputs in the box (pairs lower, upper), the rows are >=
+    these bounds > 0.
     """
 
     sha256: str
@@ -275,7 +275,7 @@ class _Check:
 
 
 def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
-    """What the proof proves of a network, an ONNX file; else ProofError."""
+    """Return what the proof proves of a network, an ONNX file; else ProofError."""
     place, sha256 = "network", hashlib.sha256(onnx_bytes).hexdigest()
     try:
         sizes, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))

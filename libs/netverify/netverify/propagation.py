@@ -169,8 +169,8 @@ class Propagation:
         return self.intervals[self._graph.output]
 
     def loss(self, value: int) -> torch.Tensor:
-        """What rounding can lose of each output of an affine node, per unit of its coefficient,
-        (batch, outputs).
+        """Return what rounding can lose of each output of an affine node, per unit of its
+        coefficient, (batch, outputs).
         """
         loss = self._losses[value]
         assert loss is not None

@@ -1,4 +1,4 @@
-"""What is asked of one sample, and what a verifier may say of it."""
+"""State what is asked of one sample, and what a verifier may say of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NORMS: tuple[Norm, ...] = ("linf", "l2")
 
 
 class Verdict(str, Enum):
-    """What a verifier says of one property of one network."""
+    """Names what a verifier says of one property of one network."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -26,9 +26,9 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """What is asked of one sample: in the box around it, the logit of `label` is greater than every
-    other logit. Where there are `ends`, (lowest, highest), each (outputs,) float64, every output is
-    to lie within them instead, and `label` is -1.
+    """States what is asked of one sample: in the box around it, the logit of `label` is greater
+    than every other logit. Where there are `ends`, (lowest, highest), each (outputs,) float64,
+    every output is to lie within them instead, and `label` is -1.
 
     `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they
     are the box. Where there is a `center`, the property is of the part of the box within the

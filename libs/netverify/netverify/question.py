@@ -1,4 +1,4 @@
-"""What `verify` asks of an engine, and what is answered.
+"""State what `verify` asks of an engine, and what is answered.
 
 A `Question` holds the files and the time limit; a `Verification` holds one of VNN-COMP's words
 (`Answer`), the witness that shows it, and, from engines that write proofs, the text of these.
@@ -74,8 +74,8 @@ _LACKS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an engine is asked: a function of this in the entry-point group `netverify.engines`,
-    which gives what it finds as a `Verification`. Errors as of `verify`.
+    """Holds what an engine is asked: a function of this in the entry-point group
+    `netverify.engines`, which gives what it finds as a `Verification`. Errors as of `verify`.
 
     Args:
         onnx: the network's file.
@@ -127,7 +127,7 @@ def check_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found of one instance.
+    """Holds what was found of one instance.
 
     Args:
         answer: see `Answer`.
@@ -153,7 +153,9 @@ class Verification:
     of_reals: bool = True
 
     def with_half(self, judge: Witnesses) -> Verification:
-        """What is left open, by a witness of the judge that lacks one half; else as it is."""
+        """Answer what is left open, by a witness of the judge that lacks one half; else as it
+        is.
+        """
         if self.answer in (Answer.UNKNOWN, Answer.TIMEOUT):
             for answer, witness in (
                 (Answer.SAT_REAL, judge.in_reals),

@@ -1,5 +1,5 @@
-"""What a network computes in real arithmetic at one point: exact, or within an interval that is
-proven.
+"""Compute what a network computes in real arithmetic at one point: exact, or within an interval
+that is proven.
 
 Graphs of affine maps, ReLU, maxima and products are evaluated in integers. Of all others, and of
 large ones, float64 bounds of the one point are known, which leave ties open.

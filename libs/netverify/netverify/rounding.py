@@ -1,4 +1,4 @@
-"""What float64 arithmetic can lose of a bound.
+"""Bound what float64 arithmetic can lose of a bound.
 
 A sum of n products computed in float64, in whatever order, differs from the real one by at most n
 units in the last place of the sum of the products' magnitudes (Higham, Accuracy and Stability of

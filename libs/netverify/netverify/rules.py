@@ -27,7 +27,7 @@ _QUOTIENT_TERMS = 3  # the factor is rounded, where that of a product is exact
 
 
 class Arithmetic(ABC, Generic[Value]):
-    """What is known of values that depend on the input; all else are constants, float64."""
+    """Compute with values that depend on the input; all else are constants, float64."""
 
     bounds: ClassVar[str]
     """What there is none of, where an operation is refused."""

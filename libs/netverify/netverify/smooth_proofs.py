@@ -74,8 +74,8 @@ class SmoothBoundError(SmoothProofError):
 
 @dataclass(frozen=True)
 class SmoothStatement:
-    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these
-    bounds > 0.
+    """States what is proven: for all real inputs in the box (pairs lower, upper), the rows are >=
+    these bounds > 0.
     """
 
     sha256: str
@@ -265,7 +265,9 @@ def _exponent(values: Any) -> int:  # the least e such that all values are multi
 
 
 def _applied(operator: str, attributes: str, symbols: list[Symbol], constants: list[Any]) -> Symbol:
-    """What an elementwise node makes of functions of one z; constants are single numbers > 0."""
+    """Return what an elementwise node makes of functions of one z; constants are single numbers >
+    0.
+    """
     (kind, h, g), one = symbols[0], Fraction(1)
     # A function K of h z alone, with nothing divided yet.
     if operator in _UNARY and kind == "z" and g == 1 and not constants:
@@ -587,8 +589,8 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
 
 
 def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
-    """What the proof's choices prove of the network in an ONNX file's bytes, whatever "computed"
-    says.
+    """Return what the proof's choices prove of the network in an ONNX file's bytes, whatever
+    "computed" says.
 
     Raises SmoothProofError if that is nothing.
     """

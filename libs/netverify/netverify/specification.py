@@ -1,4 +1,5 @@
-"""What is asked of a network: is there an input in a box whose outputs satisfy linear constraints?
+"""State what is asked of a network: is there an input in a box whose outputs satisfy linear
+constraints?
 
 The numbers are exact rationals, as the property's file writes them in decimal.
 """
@@ -185,8 +186,8 @@ class Specification:
 
 
 def specification_of(property_: Property, outputs: int) -> Specification:
-    """What must not happen where the property holds: its negation, a case for each output that may
-    break it.
+    """Return what must not happen where the property holds: its negation, a case for each output
+    that may break it.
 
     Raises:
         Unsupported: the property is of an L2 ball.

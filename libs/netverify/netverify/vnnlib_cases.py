@@ -1,4 +1,4 @@
-"""What VNN-LIB files are made of: nested lists of words, tensors of VNN-LIB 2.0, and cases.
+"""Define what VNN-LIB files are made of: nested lists of words, tensors of VNN-LIB 2.0, and cases.
 
 Entries of tensors become X_i and Y_i, and comparisons become cases: a box and constraints for each
 disjunct.
@@ -37,7 +37,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What stands between parentheses; `line` is that of the opening one."""
+    """Holds what stands between parentheses; `line` is that of the opening one."""
 
     items: tuple[Word | Group, ...]
     line: int
@@ -238,7 +238,7 @@ class _Tensor:
 
 @dataclass(slots=True)
 class Tensors:
-    """What networks declare; `error` makes the error of a line."""
+    """Keeps what networks declare; `error` makes the error of a line."""
 
     error: Callable[[int, str], VnnLibError]
     named: dict[str, _Tensor] = field(default_factory=dict)

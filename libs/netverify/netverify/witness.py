@@ -86,7 +86,7 @@ class Witnesses:
         """The first that real arithmetic confirms, and ONNX Runtime does not."""
 
     def outputs(self, point: torch.Tensor) -> list[float]:
-        """What the networks give at a point (inputs,) of float32, or of a network's own
+        """Return what the networks give at a point (inputs,) of float32, or of a network's own
         integers.
         """
         outputs: list[float] = []

@@ -31,7 +31,7 @@ from opgraph.sizes import at
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What depends on the input: a value of the network, and its shape in the graph."""
+    """Stands for what depends on the input: a value of the network, and its shape in the graph."""
 
     value: int
     shape: tuple[int, ...]
@@ -219,8 +219,8 @@ class Writer(Arithmetic[Tensor]):
         return Padded(tensors[0], index)
 
     def _masked(self, node: TypedNode) -> Padded:
-        """What moves, chooses or adds to scores that are masked before: 0 in the place of -inf,
-        which is put back.
+        """Return what moves, chooses or adds to scores that are masked before: 0 in the place of
+        -inf, which is put back.
         """
         operation: Any = node.operation
         sources = node.sources
@@ -263,7 +263,7 @@ class Writer(Arithmetic[Tensor]):
         return Padded(result, numbers(result.shape).masked_fill(mask, -1.0))
 
     def known(self, source: int) -> Known:
-        """What was written of a value that is not padded or masked."""
+        """Return what was written of a value that is not padded or masked."""
         value = self.found[source]
         assert not isinstance(value, Padded)
         return value

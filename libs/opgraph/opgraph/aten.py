@@ -1,4 +1,4 @@
-"""What torch's operators mean, one row each: those that compute."""
+"""Define what torch's operators mean, one row each: those that compute."""
 
 from __future__ import annotations
 

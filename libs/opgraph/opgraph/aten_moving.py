@@ -1,4 +1,4 @@
-"""What torch's operators mean, one row each: those that move entries, make constants, or do
+"""Define what torch's operators mean, one row each: those that move entries, make constants, or do
 nothing.
 
 Windows and weights of adaptive means and of interpolation are found by asking torch, an axis at a

@@ -1,4 +1,4 @@
-"""What the bounds of a network's attention list, estimated from its graph."""
+"""Estimate what the bounds of a network's attention list from its graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAIR, _PRODUCT, _MADE = 160, 100, 150  # bytes: kept, and of those that are bei
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What the attention of a network lists for one sample where its bounds are taken.
+    """Counts what the attention of a network lists for one sample where its bounds are taken.
 
     Args:
         pairs: of two entries of a row of a softmax, of all rows, as far as they are listed; scores
@@ -40,7 +40,7 @@ class Attention:
 
 
 def attention_of(graph: Graph) -> Attention:
-    """What a graph's attention lists; nothing of a graph without any."""
+    """Return what a graph's attention lists; nothing of a graph without any."""
     pairs, products = [0], [0]
     for node in graph.nodes:
         shape = at(node.shape, 1)

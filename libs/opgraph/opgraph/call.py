@@ -226,7 +226,7 @@ def guarded(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What does not depend on the input: the array for the one and for the other of
+    """Holds what does not depend on the input: the array for the one and for the other of
     `sizes.BATCHES`.
     """
 

@@ -281,7 +281,9 @@ class _Continued:
         )
 
     def _scored(self, chain: list[int], score: float) -> torch.Tensor:
-        """What the steps behind the scores make of this number in the place of every score."""
+        """Return what the steps behind the scores make of this number in the place of every
+        score.
+        """
         constant = torch.full(
             [1, *self._graph.nodes[chain[0]].shape[1:]], score, dtype=torch.float64
         )

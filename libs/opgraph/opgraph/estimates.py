@@ -1,4 +1,4 @@
-"""What a step takes, estimated before it starts: bytes and seconds, from the network's operations.
+"""Estimate what a step takes before it starts: bytes and seconds, from the network's operations.
 
 A step that would take more than there is refuses by the estimate, with what can be done about it,
 instead of being killed half-way. Estimates are of the order: they count values and
@@ -39,7 +39,7 @@ _limit = 0  # bytes that this process may hold; 0 where nobody has said
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one sample takes, in evaluation.
+    """Counts what one sample takes, in evaluation.
 
     Args:
         multiplications: of matrix products, convolutions and attention.
@@ -109,7 +109,9 @@ def too_slow(seconds: float, most: float, what: str) -> str:
 
 
 def work_of(module: nn.Module, example: Inputs) -> Work:
-    """What one sample takes, by a run of the first sample of `example`; a file is not run."""
+    """Return what one sample takes, by a run of the first sample of `example`; a file is not
+    run.
+    """
     one = _first(example)
     if isinstance(module, OnnxNetwork):
         return work_of_file(module.model())
@@ -169,7 +171,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def work_of_file(model: onnx.ModelProto) -> Work:
-    """What one sample of an ONNX file takes; what has no known shape counts as nothing."""
+    """Return what one sample of an ONNX file takes; what has no known shape counts as nothing."""
     inferred, graph = _with_batch(model, 1), model.graph
     shapes = {name: shape for name, shape, _ in _shapes(inferred, 1)}
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

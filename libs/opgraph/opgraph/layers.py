@@ -233,7 +233,7 @@ def _in_file(graph: Graph, node: Node) -> FileLayer:
 
 
 def _factor(graph: Graph, node: Node, constant: torch.Tensor) -> torch.Tensor | None:
-    """What each entry of a vector is multiplied by, exactly; None where float32 has no such
+    """Return what each entry of a vector is multiplied by, exactly; None where float32 has no such
     number, or of no vector.
     """
     if isinstance(node.operation, op.Quotient):

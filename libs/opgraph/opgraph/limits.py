@@ -63,8 +63,8 @@ UNFORESEEN = (
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What reading a file may take: bytes of memory beyond those held before, and seconds of the
-    processor.
+    """Limits what reading a file may take: bytes of memory beyond those held before, and seconds of
+    the processor.
     """
 
     memory: int
@@ -95,7 +95,7 @@ def _setting(name: str, default: float) -> float:
 
 
 class Board:
-    """What is read now, for the process that watches: a page of memory that both see.
+    """Shows what is read now, for the process that watches: a page of memory that both see.
 
     The number in front is odd while the rest is written, so that no reader takes half of it.
     """
@@ -110,8 +110,8 @@ class Board:
         self._owner = os.getpid()
 
     def write(self, name: str, memory: int, seconds: float) -> None:
-        """What is read, and how much memory and time of the processor this process may hold, and
-        have had, until then. Without a name nothing is read.
+        """Write what is read, and how much memory and time of the processor this process may hold,
+        and have had, until then. Without a name nothing is read.
         """
         if self._owner != os.getpid():
             return
@@ -299,7 +299,9 @@ def said(error: BaseException) -> str:
 
 
 def failed() -> str:
-    """What was being read when the last error rose that nobody foresaw; "" where nothing was."""
+    """Return what was being read when the last error rose that nobody foresaw; "" where nothing
+    was.
+    """
     return _failed[0] if _failed else ""
 
 

@@ -1,4 +1,4 @@
-"""What was read of an ONNX file, held against ONNX Runtime one tensor after the other.
+"""Hold what was read of an ONNX file against ONNX Runtime one tensor after the other.
 
 Each operation is given the tensors that ONNX Runtime itself computed before it: so a difference is
 that of one node, at the scale of its own numbers, however large others in the network are, and
@@ -208,8 +208,8 @@ def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
 
 
 def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Tensor:
-    """What a value is rounded relative to: its terms where it is a sum, else itself or what it
-    is computed of.
+    """Return what a value is rounded relative to: its terms where it is a sum, else itself or what
+    it is computed of.
     """
     # 1. Integers and products: relative to the result itself.
     magnitude = (

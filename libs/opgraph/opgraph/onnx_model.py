@@ -49,7 +49,9 @@ def load_model(path: Path) -> onnx.ModelProto:
 
 
 def parsed(path: Path) -> onnx.ModelProto:
-    """What the file itself says, without weights that lie in others. Errors as for `load_model`."""
+    """Return what the file itself says, without weights that lie in others. Errors as for
+    `load_model`.
+    """
     if not path.is_file():
         raise OwnError(f"there is no file {path}; give the path of an ONNX file")
     try:

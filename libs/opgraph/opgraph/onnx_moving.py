@@ -1,4 +1,4 @@
-"""What ONNX's operators mean, one row each: those that move entries."""
+"""Define what ONNX's operators mean, one row each: those that move entries."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class OnnxNetwork(nn.Module):
         return min(fixed, default=None)
 
     def model(self) -> onnx.ModelProto:
-        """What the file says, with all its weights, of its chosen output alone."""
+        """Return what the file says, with all its weights, of its chosen output alone."""
         model = load_model(self.path)
         chosen = [output for output in model.graph.output if output.name == self.output]
         del model.graph.output[:]

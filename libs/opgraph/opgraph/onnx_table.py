@@ -1,4 +1,4 @@
-"""What ONNX's operators mean, one row each: those that compute.
+"""Define what ONNX's operators mean, one row each: those that compute.
 
 QuantizeLinear and DequantizeLinear make whole numbers, which are kept as the real numbers that they
 are.

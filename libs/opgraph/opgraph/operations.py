@@ -101,7 +101,7 @@ _MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max
 
 @dataclass(frozen=True)
 class Operation:
-    """What a node computes of its operands."""
+    """Defines what a node computes of its operands."""
 
     elementwise: ClassVar[bool] = False
     """Whether each entry depends on the operands' entries at its place alone (operands are
@@ -159,7 +159,7 @@ class Constant(Operation):
 
     @property
     def in_float32(self) -> Tensor:
-        """What float32 arithmetic gives for it."""
+        """Return what float32 arithmetic gives for it."""
         value = self.value if self.single is None else self.single
         return value.float() if value.is_floating_point() else value
 

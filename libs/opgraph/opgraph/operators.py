@@ -1,4 +1,4 @@
-"""What operators mean that torch and ONNX have alike: readers, which take a call and the
+"""Define what operators mean that torch and ONNX have alike: readers, which take a call and the
 operands.
 """
 

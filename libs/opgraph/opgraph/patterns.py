@@ -1,5 +1,5 @@
-"""What networks write out in several operators, as the one operation that it is: norms over any
-axes, and what masks.
+"""Recognise what networks write out in several operators, as the one operation that it is: norms
+over any axes, and what masks.
 
 Attention stays written out, softmax(q k^T scale + mask) v (arXiv 1706.03762, eq. 1): `attentions`
 finds it.
@@ -61,7 +61,7 @@ def _norm(graph: Graph, index: int) -> Node | None:
 
 
 def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
-    """What may be divided by what root, and a factor of that, as which flax multiplies the
+    """Return what may be divided by what root, and a factor of that, as which flax multiplies the
     weight in.
     """
     if isinstance(node.operation, op.Quotient):
@@ -85,7 +85,9 @@ def _ordered(node: Node) -> list[tuple[int, int]]:
 
 
 def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
-    """What this is the root of, or the inverse of the root; in a list, empty if of nothing."""
+    """Return what this is the root of, or the inverse of the root; in a list, empty if of
+    nothing.
+    """
     node = graph.nodes[root]
     if (
         inverse
@@ -163,8 +165,8 @@ def _squared(graph: Graph, index: int) -> int | None:
 
 
 def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
-    """What this is the mean of, over which axes, whether they stay or not: `mean`, or a sum over
-    its count.
+    """Return what this is the mean of, over which axes, whether they stay or not: `mean`, or a sum
+    over its count.
 
     A sum times 1 / n is one only where that factor is no rounded number, as of 512 entries: with
     another, a LayerNorm would be a function nearby.

@@ -1,1 +1,1 @@
-"""What the stage brings to a report: quality in float."""
+"""Declare what the stage brings to a report: quality in float."""

@@ -1,1 +1,1 @@
-"""What the stage brings to a report: certified robustness."""
+"""Declare what the stage brings to a report: certified robustness."""

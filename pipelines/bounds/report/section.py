@@ -283,7 +283,7 @@ def _certified_more(run: RunView, workload: str, variant: str) -> Evidence | Non
 
 
 def _attacked(run: RunView, workload: str, variant: str) -> Evidence | None:
-    """What the attack did not break, the mean over the radii, and each of them."""
+    """Return what the attack did not break, the mean over the radii, and each of them."""
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)
     if table is None or not any(

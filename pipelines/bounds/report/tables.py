@@ -123,7 +123,7 @@ class BoundsTable(StepTable):
 
     @property
     def attackers(self) -> str:
-        """What the upper limit is by, as readers see it: "PGD"."""
+        """Return what the upper limit is by, as readers see it: "PGD"."""
         return ATTACKS[self.attack]
 
     def method(self, method: str) -> str:
@@ -168,8 +168,9 @@ class BoundsTable(StepTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What the stage says of accuracies and radii that it gave, such as properties not tried in
-        time and radii that end at the grid's end; remarks that differ in numbers alone are one.
+        """Return what the stage says of accuracies and radii that it gave, such as properties not
+        tried in time and radii that end at the grid's end; remarks that differ in numbers alone are
+        one.
         """
         rows = self.measured.frame
         rows = rows[

@@ -163,7 +163,7 @@ def _numbers(norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, ...]:
 
 
 def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
-    """What a linear layer makes of a norm's outputs at the least and at the most, each (1,
+    """Return what a linear layer makes of a norm's outputs at the least and at the most, each (1,
     units), rounded outward.
     """
     weight, scale, shift, offset = _numbers(norm, linear)

@@ -233,8 +233,8 @@ def _outgoing(claim: Claim) -> torch.Tensor:
 def difference_bound(
     original: nn.Module, removed: Removed, input_shape: tuple[int, ...], domain: tuple[float, float]
 ) -> float:
-    """What no logit's change can exceed, anywhere in the domain: sound, by the bounds of the two
-    networks' difference.
+    """Return what no logit's change can exceed, anywhere in the domain: sound, by the bounds of the
+    two networks' difference.
 
     Raises:
         Unsupported: an operation has no sound bounds, by its dotted path.

@@ -41,7 +41,7 @@ class Affine:
         return Affine([self.weight[row] for row in which], [self.bias[row] for row in which])
 
     def intervals(self, inputs: list[Interval]) -> list[Interval]:
-        """What the outputs can be where the inputs are in `inputs`."""
+        """Return what the outputs can be where the inputs are in `inputs`."""
         bounds = []
         for weights, bias in zip(self.weight, self.bias, strict=True):
             low = high = bias
@@ -53,7 +53,7 @@ class Affine:
 
 
 def rectified(intervals: list[Interval]) -> list[Interval]:
-    """What max(., 0) makes of them."""
+    """Return what max(., 0) makes of them."""
     return [(max(low, Fraction(0)), max(high, Fraction(0))) for low, high in intervals]
 
 

@@ -56,7 +56,9 @@ def _folds(value: torch.Tensor, weight: torch.Tensor, *, padded: bool) -> bool:
 
 
 def _at_consumer(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> torch.Tensor:
-    """What the removed units' constants become on the way to the consumer, (units, positions)."""
+    """Return what the removed units' constants become on the way to the consumer, (units,
+    positions).
+    """
     values = torch.zeros(1, *hidden.shape, dtype=torch.float64)
     for removal in removals:
         values[0, removal.unit] = removal.value

@@ -1,1 +1,1 @@
-"""What the stages bring to a report: pruned networks."""
+"""Declare what the stages bring to a report: pruned networks."""

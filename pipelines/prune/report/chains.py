@@ -57,7 +57,7 @@ class Chain:
         return same[0] if len(same) == 1 else ""
 
     def _does(self, step: str) -> list[tuple[Any, ...]]:
-        """What the links do that do not prune."""
+        """Return what the links do that do not prune."""
         return [
             (
                 self.stages.get(link),

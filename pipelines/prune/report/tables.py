@@ -1,5 +1,5 @@
-"""What pruning costs each variant: its steps as sweeps and as treatments, each paired with the
-baseline.
+"""Tabulate what pruning costs each variant: its steps as sweeps and as treatments, each paired with
+the baseline.
 
 And the area between a variant's curve of accuracy over cost and the baseline's, paired by seed.
 """
@@ -97,7 +97,9 @@ class PruningTable(StepTable):
 
     @property
     def quality(self) -> str:
-        """What the networks are judged by: bits per byte where they have them, else accuracy."""
+        """Return what the networks are judged by: bits per byte where they have them, else
+        accuracy.
+        """
         steps = (treatment.step for treatment in self.treatments)
         return (
             BITS

@@ -29,7 +29,7 @@ def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)
 
 
 def swept(table: PruningTable) -> list[Treatment]:
-    """What the sweeps show: each control once, before the first sweep that has it, and the
+    """Return what the sweeps show: each control once, before the first sweep that has it, and the
     sweeps' treatments.
     """
     return list(

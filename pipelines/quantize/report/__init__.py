@@ -1,1 +1,1 @@
-"""What the stage brings to a report: quantized networks."""
+"""Declare what the stage brings to a report: quantized networks."""

@@ -1,5 +1,5 @@
-"""What quantization costs each variant: quality by bit width, method and placement, paired with
-the baseline.
+"""Tabulate what quantization costs each variant: quality by bit width, method and placement, paired
+with the baseline.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Quality:
 
     @property
     def factor(self) -> float:
-        """What its values are multiplied by where they are drawn: fractions are shown in
+        """Return what its values are multiplied by where they are drawn: fractions are shown in
         percent.
         """
         return 100.0 if self.unit == "fraction" else 1.0
@@ -102,7 +102,7 @@ class Treatment:
 
     @property
     def panel(self) -> str:
-        """What is the same for all widths of a curve: "PTQ, post"."""
+        """Return what is the same for all widths of a curve: "PTQ, post"."""
         return ", ".join(part for part in (self.method, self.placement) if part)
 
     @property
@@ -148,7 +148,7 @@ class QuantizationTable(StepTable):
 
     @property
     def source(self) -> str:
-        """What most cells are of, in words."""
+        """Return what most cells are of, in words."""
         return self.quality.sources[self.metric]
 
     def cell(self, treatment: Treatment, variant: str) -> Quantized:

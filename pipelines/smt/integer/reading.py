@@ -335,7 +335,7 @@ class _Reader:
 
 
 def _remainder(kept: Integers, divisor: Integers) -> Integers:
-    """What x & kept may leave over of a power of two; 1 where the divisor is none."""
+    """Return what x & kept may leave over of a power of two; 1 where the divisor is none."""
     below = divisor.astype(np.int64) - 1
     power = (divisor.astype(np.int64) & below) == 0
     return np.asarray(np.where(power, kept.astype(np.int64) & below, 1))

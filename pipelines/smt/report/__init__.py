@@ -1,1 +1,1 @@
-"""What the stage brings to a report: exact verification."""
+"""Declare what the stage brings to a report: exact verification."""

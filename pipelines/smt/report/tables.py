@@ -163,7 +163,7 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class ExactTable(StepTable):
-    """What one method of one smt step says of one workload.
+    """Tabulates what one method of one smt step says of one workload.
 
     `radii` go from small to large: ε, or steps of the input's grid where `stepped`; `sizes` is then
     radius -> least and greatest ε of it, as networks may have grids of their own. `method` is empty

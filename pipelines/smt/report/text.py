@@ -115,8 +115,8 @@ def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> 
 
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
-    """What the step of a table of integer networks says of their classes; None where it was not
-    asked.
+    """Return what the step of a table of integer networks says of their classes; None where it was
+    not asked.
     """
     place = (table.workload, table.step)
     return next(

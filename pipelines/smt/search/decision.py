@@ -29,7 +29,7 @@ _Ended = tuple[Verdict, str, torch.Tensor | None]  # with the counterexample
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the search found of one property.
+    """Holds what the search found of one property.
 
     Args:
         verdict: in exact arithmetic, and a counterexample also in float32.

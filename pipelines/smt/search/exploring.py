@@ -46,7 +46,7 @@ _BATCH = 64
 
 
 class Finding(Enum):
-    """What the search says of one margin."""
+    """Names what the search says of one margin."""
 
     POSITIVE = "positive in the whole box"
     VIOLATED = "not positive at a float32 input"
@@ -58,7 +58,7 @@ class Finding(Enum):
 
 @dataclass(slots=True)
 class Limits:
-    """What is left of a property's time and nodes; `nodes` is counted down."""
+    """Keeps what is left of a property's time and nodes; `nodes` is counted down."""
 
     deadline: float
     nodes: int
@@ -216,7 +216,7 @@ class Exploration(Generic[Part]):
         return self.counterexample is not None
 
     def open_leaves(self) -> list[Node[Part]]:
-        """What is left to split, the least optimum first."""
+        """Return what is left to split, the least optimum first."""
         return [node for _, _, node, _ in sorted(self._open, key=lambda entry: entry[:2])]
 
     def close(self, node: Node[Part], choices: Iterable[Dyadic | None]) -> bool:
@@ -344,7 +344,7 @@ class PhaseSearch(Exploration[Phases]):
         return self._judged(vertex.offsets)
 
     def _judged(self, offsets: Sequence[Fraction]) -> Finding:
-        """What a rational input is worth whose margin is not positive."""
+        """Return what a rational input is worth whose margin is not positive."""
         point = self._reduced.point(offsets)
         asked = self._reduced.asked
         if asked.value(self.row, asked.network.logits(point)) > 0:
@@ -356,7 +356,8 @@ class PhaseSearch(Exploration[Phases]):
 
 
 class Ascent(Branching[Finding]):
-    """What a search left open of its margin, in batches. A part's tag is the place of its node.
+    """Takes what a search left open of its margin, in batches. A part's tag is the place of its
+    node.
 
     What stays open keeps the exact bound of the leaf that it began with: to compute more takes as
     long as to close.

@@ -219,7 +219,7 @@ class Program(Model):
         )
 
     def coefficients(self, duals: Floats) -> Floats:
-        """What the margin and the definitions of later neurons make of each output a,
+        """Return what the margin and the definitions of later neurons make of each output a,
         (neurons,).
         """
         return np.asarray(self._costs[self._free :] + duals @ self._forms[:, 1 + self._free :])

@@ -1,5 +1,5 @@
-"""What the search splits: the parts of a box, their programs and their exact bounds, for one margin
-at a time.
+"""Represent what the search splits: the parts of a box, their programs and their exact bounds, for
+one margin at a time.
 
 Of a ReLU network parts are given by phases of neurons, and of curved activations, as GELU, by
 intervals of their inputs, with sound lines on each.
@@ -122,11 +122,11 @@ class Space(ABC, Generic[Part]):
 
     @abstractmethod
     def layers(self, part: Part) -> Sequence[Layer]:
-        """What bounds the neurons in a part."""
+        """Return what bounds the neurons in a part."""
 
     @abstractmethod
     def walls(self, part: Part) -> Walls:
-        """What a program needs of a part."""
+        """Return what a program needs of a part."""
 
     @abstractmethod
     def candidates(self, part: Part, optimum: Optimum) -> list[int]:

@@ -1,1 +1,1 @@
-"""What the stage brings to a report: what the swap can change."""
+"""Declare what the stage brings to a report: what the swap can change."""

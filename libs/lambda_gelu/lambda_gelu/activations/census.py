@@ -24,8 +24,8 @@ class Found:
 
 
 def identify(module: nn.Module, *, gates: bool = False) -> Recognised | None:
-    """What `module` computes, by its type or, for a third party's module without parameters, by its
-    values.
+    """Return what `module` computes, by its type or, for a third party's module without parameters,
+    by its values.
 
     Rows that are gates (`Activation.gate`) are known by the type alone, and only with `gates`.
 

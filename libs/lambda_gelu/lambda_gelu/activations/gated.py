@@ -50,7 +50,7 @@ class GatedUnit(nn.Module):
         self.down = nn.Linear(hidden, out, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What the unit makes of x, (..., width): a tensor (..., out_width)."""
+        """Return what the unit makes of x, (..., width): a tensor (..., out_width)."""
         gated: torch.Tensor = self.down(self.gate(self.gate_proj(x)) * self.up(x))
         return gated
 

@@ -1,4 +1,4 @@
-"""What the activations with a learnable hardness share: the parameter, and how it is set."""
+"""Define what the activations with a learnable hardness share: the parameter, and how it is set."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def recognise(function: Function) -> Recognised | None:
 
 
 def recognise_module(module: nn.Module) -> Recognised | None:
-    """What a third party's module without parameters, buffers and children computes; None for all
-    others.
+    """Return what a third party's module without parameters, buffers and children computes; None
+    for all others.
 
     A copy is run, without its hooks, and the random state is put back, so that asking changes
     nothing.
@@ -303,8 +303,8 @@ def interior(expression: Expression, root: Expression) -> list[Expression]:
 
 
 def recognise_expression(expression: Expression) -> tuple[Recognised, Expression] | None:
-    """What the expression computes, and of which inner expression; None if no activation, or of
-    several tensors.
+    """Return what the expression computes, and of which inner expression; None if no activation, or
+    of several tensors.
     """
     if expression.name not in OPERATORS and not (
         expression.name in _CLOSING and _is_smooth(expression)

@@ -167,7 +167,7 @@ class SwapCertificate:
     margin_after: torch.Tensor
 
     def met(self, other: SwapCertificate) -> SwapCertificate:
-        """What both say of the same boxes and labels."""
+        """Return what both say of the same boxes and labels."""
         return SwapCertificate(
             torch.maximum(self.difference_lower, other.difference_lower),
             torch.minimum(self.difference_upper, other.difference_upper),
@@ -203,7 +203,7 @@ def certify_swap(
     hardness: float | None = None,
     labels: torch.Tensor | None = None,
 ) -> SwapCertificate:
-    """What the swap to ReLU can change of the outputs of `module` over boxes.
+    """Return what the swap to ReLU can change of the outputs of `module` over boxes.
 
     The statement is about the real functions of the float32 parameters; float64 rounding here is
     accounted for.

@@ -247,7 +247,7 @@ def relax_hull(
 
 
 def hull_of(curve: Curve, intervals: Intervals) -> Hull:
-    """What is known of a curve on intervals."""
+    """Return what is known of a curve on intervals."""
     arcs = tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
     return Hull(
         curve,

@@ -59,7 +59,7 @@ class Intervals:
     dtype: torch.dtype
 
     def slack(self, curve: Curve) -> torch.Tensor:
-        """What the rounding errors of an intercept may amount to."""
+        """Return what the rounding errors of an intercept may amount to."""
         steepness = curve.steepness(self.lower, self.upper)
         return self.reach * (_UNITS * steepness) + (
             _UNITS * curve.offset + _TINY * (1 + curve.steepest)

@@ -1,5 +1,5 @@
-"""What a relaxation has to know of an activation's normal form g, computed once per row: its pieces
-and its constants.
+"""Compute what a relaxation has to know of an activation's normal form g, computed once per row:
+its pieces and its constants.
 
 Everything is derived from `value`, `slope`, `inflections`, `shape`, `kinks` and `limits`, so it
 serves any sequence of convex, concave and linear pieces.

@@ -264,8 +264,8 @@ def _moved(operation: Any, operands: list[_Value]) -> Zonotope:
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
 
     def among(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """What is given, the parts in the places of zonotopes; integers say where, and of other
-        constants nothing.
+        """Return what is given, the parts in the places of zonotopes; integers say where, and of
+        other constants nothing.
         """
         left = iter(parts)
         return [

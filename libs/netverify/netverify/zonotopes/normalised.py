@@ -134,7 +134,7 @@ _FAR = 50.0
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What goes into a softmax, about the center.
+    """Holds what goes into a softmax, about the center.
 
     Args:
         masked: which scores cannot count.

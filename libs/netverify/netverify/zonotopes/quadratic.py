@@ -130,8 +130,8 @@ def _products(
 
 
 def _crossed(near: torch.Tensor, far: torch.Tensor, fast: torch.Tensor) -> torch.Tensor:
-    """What near (n, 1, ..., rows, terms) @ far (k, 1, ..., terms, columns) can be, for all pairs of
-    their symbols.
+    """Return what near (n, 1, ..., rows, terms) @ far (k, 1, ..., terms, columns) can be, for all
+    pairs of their symbols.
 
     Within a pair the terms of a product may cancel. Where there are too many pairs, `fast` is
     returned.

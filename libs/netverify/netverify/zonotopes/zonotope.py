@@ -200,8 +200,8 @@ def scaled(x: Zonotope, factor: torch.Tensor, terms: int = 2) -> Zonotope:
 
 
 def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -> Zonotope:
-    """What lies between two lines over [low, high], each (1, entries): two lines of one slope
-    around them.
+    """Return what lies between two lines over [low, high], each (1, entries): two lines of one
+    slope around them.
     """
     (steep,), (spread,), shape = lines.slopes, lines.spreads, x.center.shape
     widest = torch.maximum(spread * low, spread * high)
