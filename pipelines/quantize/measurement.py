@@ -93,7 +93,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     # reads, that is another network, made beside this one.
     whole, of_integers = deployed, list[Metric | Timed]()
     if not count:
-        row = replace(found[0], name=f"integer_{found[0].name}", value=None)
+        row = replace(measured[0], name=f"integer_{measured[0].name}", value=None)
         of_integers.append(replace(row, reason=f"not run: {fewer}"))
     elif options.placement == "auto" and not network.several:  # several have no integer form
         try:
