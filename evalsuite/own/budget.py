@@ -266,10 +266,11 @@ class _Search:
         )
 
     def _too_long(self, epochs: int) -> str:
-        minutes = epochs * self._per_epoch * self._step / 60
+        seconds = epochs * self._per_epoch * self._step
         return (
             f"whether validation still improves is not known: {epochs} epochs take about"
-            f" {minutes:.1f} min, too long for a search; give epochs that suffice by --set epochs=N"
+            f" {seconds:.2g} s of the processor, and the search has {search_seconds():.3g} s in"
+            " all; give epochs that suffice by --set epochs=N"
         )
 
 

@@ -59,7 +59,8 @@ class Floor:
         gain = self.score - score if is_loss else score - self.score
         if gain > self.spread or (gain >= -self.spread and not self.least):
             return ""
-        compared = "no better than" if self.least else "worse than"
+        higher = "no better than" if gain <= 0 else "better by no more than chance than"
+        compared = higher if self.least else "worse than"
         cure = "train longer, or look at the targets, their order and the inputs"
         return (
             f"{compared} {self.words}: {self.metric} is {score:.4g}, and that has {self.score:.4g};"

@@ -59,7 +59,7 @@ class Line:
     Args:
         kind: of the part.
         items: the first ones.
-        more: how many others there are.
+        more: how many other questions there are.
         nothing: what is said where there is none.
         note: a sentence on all items that are shown.
         beyond: the largest effects among the others that are the margin or more.
@@ -80,7 +80,9 @@ def lines_of(answer: Answer) -> list[Line]:
         items = list(_items(answer, kind))
         shown, note = _with_one_doubt(items[:MOST])
         nothing = _NOTHING[kind] + _largest_open(answer, kind) if not items else ""
-        more = len(items) - len(shown)
+        # Questions are counted, not sentences: one may have two, for two reasons.
+        questions = {one.row.endpoint.words for part in answer.part(kind).values() for one in part}
+        more = len(questions - {item.statement.row.endpoint.words for item in shown})
         lines.append(Line(kind, shown, more, nothing, note, _beyond(items[MOST:])))
     return lines
 

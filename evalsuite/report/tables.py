@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.report.grids import GridCell, estimate_columns
 from evalsuite.report.measured import root_reason
+from evalsuite.report.moderation import stricter
 from evalsuite.report.numerals import Scale, grouped, scale_of
 from evalsuite.report.paired import bracket, mean_text
 from evalsuite.report.statistics import (
@@ -238,7 +239,7 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
 
 def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
     """The comparison, in which a difference is resolved where it is after Holm's adjustment over
-    its step's.
+    its step's; of few seeds its own p value must lie lower, too, as in the decision matrix.
 
     Args:
         compared: as `comparison` makes it.
@@ -249,7 +250,11 @@ def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
     tested &= ~(compared["timing"].astype(bool) & (compared["unit"] != "ratio"))
     p = compared.loc[tested].apply(_p, axis=1) if tested.any() else compared.loc[tested, "diff"]
     places = [compared.loc[tested, name] for name in ("workload", "step")]
-    kept = p.groupby(places, sort=False).transform(holm) <= SIGNIFICANT
+    # Three seeds that lie close together by chance look like an effect: see `moderation`.
+    strict = compared.loc[tested, "n_pairs"].astype(int).map(stricter)
+    kept = (p.groupby(places, sort=False).transform(holm) <= SIGNIFICANT) & (
+        p <= SIGNIFICANT / strict
+    )
     lost = tested & ~kept.reindex(compared.index, fill_value=False)
     return compared.assign(
         better=compared["better"].mask(lost, ""), resolved=compared["resolved"] & ~lost

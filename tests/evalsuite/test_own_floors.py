@@ -106,8 +106,8 @@ LINEAR = Floor("accuracy", 0.85, 0.05, "a linear model", least=False)
 @pytest.mark.parametrize(
     ("scores", "doubt"),
     [
-        ((0.6, 0.62), "no better than always naming"),
-        ((0.64, 0.64), "no better than always naming"),
+        ((0.6, 0.62), "better by no more than chance than always naming"),
+        ((0.64, 0.64), "better by no more than chance than always naming"),
         ((0.7, 0.7), "worse than a linear model"),
         ((0.82, 0.82), ""),  # as good as a linear model, which may be all that there is to learn
         ((0.95, 0.95), ""),
