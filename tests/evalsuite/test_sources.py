@@ -69,6 +69,7 @@ CHANGES = {
     "opgraph/deployment.py": ALL,  # the file of a network is written with it
     "netverify/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
     "netverify/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
+    "netverify/zonotopes/zonotope.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
     "netverify/falsifier.py": {"bounds", "smt"},
     "evalsuite/report/page.py": set(),
     "evalsuite/integrations/lightning.py": set(),
