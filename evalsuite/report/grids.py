@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.moderation import low_enough
 from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Grid:
 
 
 def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
-    """The table, in which a difference is marked only where it is resolved after an adjustment.
+    """The table, in which a difference is marked only where it is resolved after an adjustment, and
+    its own p value lies as low as few seeds ask for.
 
     One that `tones` has, without its p value there, is marked as that says. Of the others Holm's
     adjustment is over all that the table shows.
@@ -94,7 +96,8 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
         if cell.difference is None or cell.tone == "lack":
             return cell
         p = adjusted.get(cell.difference)
-        tone = "" if p is not None and p > SIGNIFICANT else cell.tone
+        chance = (p is not None and p > SIGNIFICANT) or not low_enough(cell.difference)
+        tone = "" if chance else cell.tone
         return replace(cell, tone=tones.get(replace(cell.difference, p=None), tone))
 
     return replace(grid, rows=tuple(tuple(map(marked, row)) for row in grid.rows))

@@ -14,7 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evalsuite.report.statistics import Estimate, standard_error, t_quantile, two_sided_p
+from evalsuite.report.statistics import (
+    SIGNIFICANT,
+    Estimate,
+    standard_error,
+    t_quantile,
+    two_sided_p,
+)
 
 # By seeds, how many times below its level the second p value must lie: few seeds hide a skew best.
 # Calibrated by `benchmarks.words`; beyond seven seeds a skew is seen by itself.
@@ -35,6 +41,15 @@ def stricter_if_skewed(seeds: int) -> float:
     five, 1,500 of ten. So only effects far beyond the spread of the seeds are concluded.
     """
     return 3.0 * 2.0**seeds
+
+
+def low_enough(estimate: Estimate) -> bool:
+    """Whether the p value of a difference over seeds lies as low as so few of them ask for; what
+    has none, or is over samples, passes.
+    """
+    if estimate.p is None or estimate.samples is not None:
+        return True
+    return estimate.p <= SIGNIFICANT / stricter(estimate.n)
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,8 @@ def test_distances_are_adjusted_by_holm() -> None:
         assert distance_bracket(rows, name).p == pytest.approx(wanted)
     assert distance_bracket(rows, "flat").p is None  # The same in every seed is no test.
     tones = distance_tones(rows)
-    assert tones == {"gelu": "", "relu": "better", "annealed": "better", "flat": ""}
+    # That of annealed, 0.03, is left by Holm's adjustment, and not as low as four seeds ask for.
+    assert tones == {"gelu": "", "relu": "better", "annealed": "", "flat": ""}
 
 
 def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
@@ -291,7 +292,8 @@ def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
 
 
 def test_two_p_values_that_holm_leaves_unresolved() -> None:
-    base, gaps = (0.05, 0.06, 0.05, 0.07), (0.004, 0.0005, 0.003, 0.0035)
+    base = (0.05, 0.06, 0.05, 0.07, 0.06, 0.05, 0.07, 0.05)
+    gaps = (0.004, -0.003, 0.003, 0.0045, 0.005, -0.001, 0.004, 0.003)
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}

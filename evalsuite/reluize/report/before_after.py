@@ -12,6 +12,7 @@ from typing import Any
 from evalsuite.contract import Direction
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.moderation import low_enough
 from evalsuite.report.numerals import Scale
 from evalsuite.report.paired import Values, bracket, joint_scale
 from evalsuite.report.section import notes
@@ -311,7 +312,8 @@ def _difference(estimate: Estimate | None, quality: Quality, scale: Scale) -> Gr
     if estimate is None:
         return GridCell("")
     tone = ""
-    if estimate.resolved and not (estimate.constant and quality.unit == "fraction"):
+    constant = estimate.constant and quality.unit == "fraction"
+    if estimate.resolved and low_enough(estimate) and not constant:
         tone = "worse" if quality.loss(estimate.mean) > 0 else "better"
     return GridCell(
         scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone

@@ -16,7 +16,7 @@ from torch import nn
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, Verdict
 from evalsuite.contract import FineTune
-from evalsuite.samples import pieces
+from evalsuite.samples import Samples, pieces
 from evalsuite.tasks.score import scores, worsening
 from lambda_gelu import fold_hardness
 from netverify.certificate import UnitBounds
@@ -241,9 +241,9 @@ def _inputs(bench: Bench, compared: _Compared) -> Iterator[torch.Tensor]:
     low, high = bench.data.domain
     shape = bench.data.input_shape
     generator = torch.Generator().manual_seed(bench.seed)
-    test = bench.data.test.inputs[: compared.test]
+    test = _leading(bench.data.test.inputs, compared.test, compared.at_once)
     if bench.data.vocabulary is not None:
-        yield from pieces(test, compared.at_once)
+        yield from test
         words = torch.randint(bench.data.vocabulary, (compared.points, *shape), generator=generator)
         yield from pieces(words, compared.at_once)
         return
@@ -252,10 +252,20 @@ def _inputs(bench: Bench, compared: _Compared) -> Iterator[torch.Tensor]:
     corners = max(1, compared.points // 2)
     points[:corners] = points[:corners].round()
     points[:1], points[1:2] = 0.0, 1.0
-    for inputs in pieces(test, compared.at_once):
+    for inputs in test:
         yield inputs.double()
     for some in pieces(points, compared.at_once):
         yield low + (high - low) * some
+
+
+def _leading(inputs: torch.Tensor | Samples, count: int, at_once: int) -> Iterator[torch.Tensor]:
+    """The first of the inputs in batches, of which no more than one is read at a time."""
+    left = count
+    for batch in pieces(inputs, at_once):
+        yield batch[:left]
+        left -= len(batch)
+        if left <= 0:
+            return
 
 
 @torch.no_grad()
