@@ -27,7 +27,7 @@ CELL = re.compile(
 MEAN = re.compile(rf"^\*\*([^*]+)\*\* {NUMBER} (\w+(?: units)?)(?: \[{NUMBER}, {NUMBER}\])?")
 # Of which the answer says that nothing can be told: clocks, and brackets of open questions.
 UNTOLD = {
-    "latency in 8 bits (ONNX Runtime, ratio)",
+    "relative latency in 8 bits (ONNX Runtime)",
     "accuracy after pruning, at equal latency (ONNX Runtime)",
     "accuracy verified exactly",
     "questions left undecided",

@@ -70,6 +70,13 @@ class Ranking:
     baseline: str = ""
 
     @property
+    def unasked(self) -> str:
+        """What a dash in place of a verdict says, where it stands beside more than the baseline."""
+        dashes = [row for row in self.rows if row.cells[0][0] == _UNASKED]
+        others = any(row.variant != self.baseline for row in dashes)
+        return "the question does not ask for it" if others else ""
+
+    @property
     def first(self) -> tuple[Ranked, ...]:
         """The rows at a look: the first ones, with the baseline among them."""
         shown = self.rows[:_RANKED]
@@ -162,7 +169,9 @@ def facts_of(run: Run) -> str:
 
 
 def paired_by(run: Run) -> str:
-    """Name the pairs: seeds, or the test samples of one network of each variant."""
+    """Name the pairs: seeds, or the test samples of one network of each variant; without pairs,
+    what is compared.
+    """
     over = {
         cell.replicates
         for matrix in run.matrices
@@ -174,6 +183,8 @@ def paired_by(run: Run) -> str:
         return (
             "one network of each, paired by test sample: of these networks, on samples like these"
         )
+    if not over and any(matrix.rows for matrix in run.matrices):
+        return "one network of each"
     return "paired by seed"
 
 

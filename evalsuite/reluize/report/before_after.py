@@ -313,7 +313,9 @@ def _difference(estimate: Estimate | None, quality: Quality, scale: Scale) -> Gr
         return GridCell("")
     tone = ""
     constant = estimate.constant and quality.unit == "fraction"
-    if estimate.resolved and low_enough(estimate) and not constant:
+    # A change that the table's digits do not show, as hardening's own rounding, is none to mark.
+    shown = abs(estimate.mean) / scale.divisor >= 0.5 * 10.0**-scale.decimals
+    if estimate.resolved and low_enough(estimate) and shown and not constant:
         tone = "worse" if quality.loss(estimate.mean) > 0 else "better"
     return GridCell(
         scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone

@@ -39,9 +39,10 @@ def called(treatment: str, options: Mapping[str, Any]) -> tuple[str, str]:
     if treatment == "lambda-gelu":
         return _WORDS[treatment], "λ-GELU"
     if treatment in _WORDS:
+        kept = " from a fixed hardness" if str(options.get("learn")) == "False" else ""
         end = str(options.get("to") or "relu")
         end = _SPELLED.get(end, end)
-        return _WORDS[treatment].format(end=end), end
+        return f"{_WORDS[treatment].format(end=end)}{kept}", end
     activation = str(options.get("activation") or treatment)
     if treatment in ("trained", activation):
         end = _SPELLED.get(activation, activation)

@@ -129,7 +129,10 @@ def _pattern(
             for name_of_change, change in kept
         ),
     ]
-    return f"The paper's pattern is {_WORDS[worst]}.", "; ".join(parts) + "."
+    headline = (
+        f"The paper's pattern, that a direct swap loses what annealing keeps, is {_WORDS[worst]}."
+    )
+    return headline, "; ".join(parts) + "."
 
 
 _LOSES = {

@@ -87,7 +87,9 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
             return None
         sweep = table.sweeps[0]
         area = sweep_area(table, sweep, variant, axis, quality)
-        primary = Contrast(f"mean over the {axis.label}", area.values, area.other, area.reason, 1.0)
+        tuned = "fine-tuned" if sweep.tuned else "not fine-tuned"
+        over = f"mean over the {axis.label}, {tuned}"
+        primary = Contrast(over, area.values, area.other, area.reason, 1.0)
         # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing
         # against it.
         alike = sweep.treatments if axis == MACS else ()
@@ -103,7 +105,7 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
             )
             place = alike[0].step, quality, ""
             contrast = Contrast(
-                f"{share} removed",
+                f"{share} removed, {tuned}",
                 cell.values,
                 cell.other,
                 "" if cell.difference else reason,

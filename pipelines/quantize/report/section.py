@@ -440,7 +440,7 @@ SECTION = Section(
             Direction.LOWER,
             0.05,
             clock=(LATENCY,),
-            phrase="latency in 8 bits (ONNX Runtime, ratio)",
+            phrase="relative latency in 8 bits (ONNX Runtime)",
         ),
     ),
     forms=(
