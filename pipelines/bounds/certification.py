@@ -22,6 +22,7 @@ from evalsuite.samples import pieces
 from netverify.attacks import ATTACKS, attack, dlr_note
 from netverify.carried import refuse_margins
 from netverify.falsifier import falsify
+from opgraph.estimates import BeyondMemory
 from opgraph.recurrent import refuse_recurrent
 from pipelines.bounds.attacks import EMBEDDED, any_of, budget
 from pipelines.bounds.embedding import UNBOUNDED, embedded
@@ -93,6 +94,8 @@ def certify(
             all_lines=options.all_lines,
             check=pace.check,
         )
+    except BeyondMemory:
+        raise
     except Unsupported as refusal:
         return _of_graph(network, bench, options, refusal, deadline)
     # 3. Certify.

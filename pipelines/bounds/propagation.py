@@ -18,6 +18,7 @@ import torch
 from evalsuite import Network, Property, Unsupported
 from netverify.carried import carrying_seconds
 from netverify.graph import Affine, Graph
+from netverify.of_graph import refuse_attention
 from netverify.onnx_reader import graph_of_typed
 from netverify.propagation import Propagation as OfGraph
 from netverify.rounding import EPS
@@ -134,6 +135,8 @@ class Propagation:
         whole = read(network.module, example)
         attended = attends(whole)
         if attended and max(math.prod(sizes.at(node.shape, 1)) for node in whole.nodes) > NARROW:
+            # What does not fit is refused for all engines, before a file is written for the next.
+            refuse_attention(whole)
             raise Unsupported(WIDE)
         self._typed = whole
         traced = written(whole, example, exact=True)

@@ -42,6 +42,7 @@ the boxes, as of balls.
 """
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
 _BLOCK = 2**21
+_ROOM = 2**25  # coefficients of rows that are carried back at once
 _GREATEST = 2.0**126  # of float32, with room for rounding
 
 
@@ -379,6 +380,19 @@ class Propagation:
                 for itself.
         """
         start = self._graph.output if value is None else value
+        # Many rows of a wide network are carried back in parts, since each has coefficients of a
+        # whole layer.
+        at_once = max(1, _ROOM // (len(self.intervals[0][0]) * self._widest()))
+        if rows.shape[-2] > at_once:
+            parts = [
+                self.lower_bounds(part, value, related=related)
+                for part in torch.split(rows, at_once, -2)
+            ]
+            return LowerBounds(
+                torch.cat([part.value for part in parts], 1),
+                torch.cat([part.coefficients for part in parts], 1),
+                torch.cat([part.rounding for part in parts], 1),
+            )
         # Where a difference was followed, the bound may be better or worse than without. Both are
         # sound: take the greater one, row by row.
         known, met = self._carried(rows, start, related=related)

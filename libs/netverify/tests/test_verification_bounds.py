@@ -370,3 +370,27 @@ def test_stable_units_are_sharpened_where_they_are_looked_at() -> None:
     plain, every = (Propagation(graph, *ends, everywhere=each) for each in (False, True))
     assert plain.intervals[3][1].item() == pytest.approx(5.0, abs=1e-9)
     assert every.intervals[3][1].item() == pytest.approx(3.0, abs=1e-9)
+
+
+def test_rows_that_are_carried_in_parts_have_the_bounds_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    first, last = (torch.randn(shape, dtype=torch.float64) for shape in ((6, 3), (7, 6)))
+    graph = graph_from(
+        3,
+        affine(0, Dense(first), [0.1] * 6),
+        (Pointwise(RELU), (1,)),
+        affine(2, Dense(last), [0.2] * 7),
+    )
+    lower, upper = -torch.rand(2, 3, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
+    propagation = Propagation(graph, lower, upper)
+    eye = torch.eye(7, dtype=torch.float64)
+    for rows in (eye, torch.stack([eye, -eye])):
+        monkeypatch.undo()
+        whole = propagation.lower_bounds(rows)
+        monkeypatch.setattr("netverify.propagation._ROOM", 3 * 2 * 7)  # three rows of two boxes
+        parts = propagation.lower_bounds(rows)
+        assert torch.allclose(parts.value, whole.value, rtol=1e-12)
+        assert torch.allclose(parts.coefficients, whole.coefficients, rtol=1e-12)
+        assert torch.allclose(parts.rounding.expand_as(whole.value), whole.rounding, rtol=1e-12)

@@ -92,10 +92,14 @@ def too_large(needed: float, what: str) -> str:
     )
 
 
+class BeyondMemory(Unsupported):
+    """Something would take more bytes than there are, by estimate."""
+
+
 def refuse_beyond(needed: float, what: str, cure: str) -> None:
-    """Raise Unsupported, with the cure, where something would take more bytes than there are."""
+    """Raise BeyondMemory, with the cure, where something would take more bytes than there are."""
     if reason := too_large(needed, what):
-        raise Unsupported(f"{reason}: {cure}")
+        raise BeyondMemory(f"{reason}: {cure}")
 
 
 def too_slow(seconds: float, most: float, what: str) -> str:
