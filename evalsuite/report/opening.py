@@ -71,7 +71,7 @@ class Ranking:
 
     @property
     def unasked(self) -> str:
-        """What a dash in place of a verdict says, where it stands beside more than the baseline."""
+        """Explain a dash in place of a verdict, where one stands beside more than the baseline."""
         dashes = [row for row in self.rows if row.cells[0][0] == _UNASKED]
         others = any(row.variant != self.baseline for row in dashes)
         return "the question does not ask for it" if others else ""

@@ -95,6 +95,7 @@ def certify(
             check=pace.check,
         )
     except BeyondMemory:
+        # Bounds of the graph list the same attention, and would be refused after an export.
         raise
     except Unsupported as refusal:
         return _of_graph(network, bench, options, refusal, deadline)

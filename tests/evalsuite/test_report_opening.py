@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from report_workshop import metric_rows, read_run
 
+from evalsuite.reluize.report.naming import called
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.cells import Reading
 from evalsuite.report.frontier import Plane, Point, plane_of
@@ -20,6 +21,7 @@ from evalsuite.report.opening import (
     answers_json,
     best_of,
     opening_of,
+    paired_by,
     ranking_of,
     terminal_lines,
 )
@@ -353,3 +355,28 @@ def test_the_ranking_has_the_key_of_the_plane_and_six_rows_with_the_baseline() -
     assert many is not None
     assert len(many.first) == 6 < len(many.rows)
     assert many.baseline in {row.variant for row in many.first}
+
+
+def test_a_dash_beside_more_than_the_baseline_is_explained() -> None:
+    sample, cifar = (ranking_of(Run.of(REPORTS / study)) for study in ("sample", "cifar10"))
+    assert sample is not None
+    assert cifar is not None
+    assert sample.unasked == "the question does not ask for it"  # λ-GELU is no ReLU network
+    assert cifar.unasked == ""
+
+
+def test_one_seed_is_not_called_paired_by_seed() -> None:
+    run = Run.of(REPORTS / "cifar10")
+    assert paired_by(run) == "paired by seed"
+    one = Run(run.frame[run.frame.seed == run.frame.seed.min()], run.record, run.baseline)
+    assert paired_by(one) != "paired by seed"
+    assert paired_by(one).startswith("one network of each")
+
+
+def test_names_say_whether_the_hardness_is_learnt() -> None:
+    assert called("annealed", {})[0] == "annealed to ReLU"
+    assert called("annealed", {"learn": False})[0] == "annealed to ReLU from a fixed hardness"
+    assert called("lambda-gelu", {}) == ("λ-GELU, hardness learnt", "λ-GELU")
+    assert called("lambda-gelu", {"learn": "False"}) == ("λ-GELU, hardness fixed", "λ-GELU")
+    swapped = "λ-GELU fixed, then ReLU put in directly"
+    assert called("lambda-gelu-swap", {"learn": False}) == (swapped, "ReLU")

@@ -357,3 +357,15 @@ def test_a_repair_under_another_name_counts() -> None:
         (table,) = swap_tables(Measured(frame_of(rows, uses=uses)), "gelu")
         text = str(pattern_finding(table))
         assert any(f"{word} {best}" in text for word in ("than", "beats", "against"))
+
+
+def test_a_change_that_the_digits_do_not_show_is_not_marked() -> None:
+    before = (1.88, 1.89, 1.90, 1.91, 1.92)
+    tiny = tuple(value - 2e-6 - 1e-8 * at for at, value in enumerate(before))
+    plain = tuple(value - 2e-2 - 1e-4 * at for at, value in enumerate(before))
+    networks = {"gelu": (before, None), "annealed": (tiny, before), "gelu-swap": (plain, before)}
+    grid = swap_grid(table_of(rows_of(networks, "bits_per_byte")))
+    assert grid is not None
+    tones = {row[0].text: row[3].tone for row in grid.rows}
+    assert tones["annealed"] == ""
+    assert tones["gelu-swap"] == "better"

@@ -225,3 +225,28 @@ def test_margins_of_all_words_are_refused_before_the_network_is_run(
     estimates.allow(held() + 2**30)
     with pytest.raises(Unsupported, match=r"margins of 50257 outputs.*GiB.*take fewer"):
         stage.run(large, bench("digits-mlp"))
+
+
+class _Attending(nn.Module):
+    """Attention of 64 positions, each of 160 numbers: a layer of 10,240 values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(1, 160)
+        self.head = nn.Linear(160, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x.flatten(1)[..., None])
+        mixed = (tokens @ tokens.transpose(1, 2) / 160**0.5).softmax(-1) @ tokens
+        return self.head(mixed.mean(1))
+
+
+def test_wide_attention_is_refused_before_it_is_read_for_another_engine(
+    bench: Any, limit: None
+) -> None:
+    torch.manual_seed(0)
+    wide = Network("wide", _Attending().eval(), (1, 8, 8), 10, None)
+    estimates.allow(held() + 2**20)
+    with pytest.raises(Unsupported, match=r"scores or pairs of them.*GiB") as refusal:
+        Bounds(samples=1).run(wide, bench("digits-mlp"))
+    assert "nor in real arithmetic" not in str(refusal.value)

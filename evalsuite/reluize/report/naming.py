@@ -23,12 +23,12 @@ _WORDS = {
     "swapped": "{end} put in directly",
     "gelu-swap": "{end} put in directly",
     "prelu-swap": "{end} put in directly",
-    "lambda-gelu-swap": "λ-GELU learnt, then {end} put in directly",
+    "lambda-gelu-swap": "λ-GELU {hardness}, then {end} put in directly",
     "swap-refit": "{end} put in, biases re-fitted",
     "swap-recalibrated": "{end} put in, BatchNorm recalibrated",
     "swap-finetuned": "{end} put in, then fine-tuned",
     "hard-switch": "switched to {end} at once, in training",
-    "lambda-gelu": "λ-GELU, hardness learnt",
+    "lambda-gelu": "λ-GELU, hardness {hardness}",
 }
 
 
@@ -36,13 +36,16 @@ def called(treatment: str, options: Mapping[str, Any]) -> tuple[str, str]:
     """A variant in words, and the activation that it ends with; empty for a treatment that is
     not known here.
     """
-    if treatment == "lambda-gelu":
-        return _WORDS[treatment], "λ-GELU"
     if treatment in _WORDS:
-        kept = " from a fixed hardness" if str(options.get("learn")) == "False" else ""
-        end = str(options.get("to") or "relu")
+        hardness = "fixed" if str(options.get("learn")) == "False" else "learnt"
+        end = "lambda-gelu" if treatment == "lambda-gelu" else str(options.get("to") or "relu")
         end = _SPELLED.get(end, end)
-        return f"{_WORDS[treatment].format(end=end)}{kept}", end
+        words = _WORDS[treatment]
+        # Words that leave the hardness out are of a learnt one.
+        beside = (
+            " from a fixed hardness" if hardness == "fixed" and "{hardness}" not in words else ""
+        )
+        return words.format(end=end, hardness=hardness) + beside, end
     activation = str(options.get("activation") or treatment)
     if treatment in ("trained", activation):
         end = _SPELLED.get(activation, activation)

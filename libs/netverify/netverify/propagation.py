@@ -42,7 +42,8 @@ the boxes, as of balls.
 """
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
 _BLOCK = 2**21
-_ROOM = 2**25  # coefficients of rows that are carried back at once
+# Entries of the widest layer that rows are carried back through at once: 256 MiB.
+_ROOM = 2**25
 _GREATEST = 2.0**126  # of float32, with room for rounding
 
 
