@@ -25,7 +25,7 @@ from evalsuite.data.leaks import told_by_arrays
 from evalsuite.data.masks import read_masks
 from evalsuite.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.data.scales import other_scales
-from evalsuite.data.source import AUGMENTATIONS, USUAL_LENGTH, Source
+from evalsuite.data.source import AUGMENTATIONS, USUAL_LENGTH, Source, source_of
 from evalsuite.data.tables import Table, is_table, is_text, read_tables, target_columns
 from evalsuite.data.targets import Kind, Numbered, kind_of, numbered, numbered_heads
 from evalsuite.data.texts import (
@@ -82,6 +82,25 @@ def read_data(
     source = replace(source, length=source.length or USUAL_LENGTH)
     with nullcontext() if source.is_function else reading(source.path):
         return _data(source, task, tokenizer, targets_of, naming)
+
+
+def is_running_text(option: Any) -> bool:
+    """Whether the data are files of text alone, whose only targets are their own tokens; of data
+    that cannot be found or are refused, this is not said here.
+
+    Args:
+        option: the data as the option `data` of `own` names them.
+    """
+    try:
+        source = source_of(option)
+        if source.is_function:
+            return False
+        place = source.place
+        if place.is_file():
+            return is_corpus(place)
+        return is_corpus(place) and not has_images(place) and not is_table(place)
+    except (OwnError, OSError):
+        return False
 
 
 def _data(

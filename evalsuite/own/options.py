@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from evalsuite.data.reading import is_running_text
 from evalsuite.own.own import Own
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import construct, in_words, option_names
@@ -25,7 +26,7 @@ class Given:
     Args:
         model: a reference, `hf:FOLDER`, `timm:NAME` or `net.onnx`.
         data: a path, a reference, or a mapping with options.
-        task: as the option `task` of `own`.
+        task: as the option `task` of `own`; where none is named, language-model for running text.
         weights: a file of them.
         start: as the option `start` of `own`.
         settings: other options, each as OPTION=VALUE.
@@ -57,9 +58,12 @@ class Given:
             }
         for setting in self.settings:
             _set(options, setting)
-        # 2. What must be there; a model that has weights is trained already.
+        # 2. What must be there. Running text has no targets but its own tokens; a model that has
+        # weights is trained already.
         if "data" not in options:
             raise OwnError("--data is missing: a file, a folder, or my.py:make_data")
+        if "task" not in options and is_running_text(options["data"]):
+            options["task"] = "language-model"
         if "start" not in options:
             model_given = options["model"]
             loaded = isinstance(model_given, dict) and model_given.get("weights")

@@ -122,7 +122,7 @@ def bert_classifier(folder: Path) -> list[str]:
 
 
 def gpt2_language_model(folder: Path) -> list[str]:
-    """GPT-2 from a local configuration, on a text by bytes."""
+    """GPT-2 from a local configuration, on a text by bytes, whose task is plain from that."""
     config("gpt2", n_layer=1, n_positions=32, vocab_size=256).save_pretrained(folder / "gpt")
     draw = np.random.default_rng(0)
     text = " ".join(
@@ -133,8 +133,6 @@ def gpt2_language_model(folder: Path) -> list[str]:
         "hf:./gpt",
         "--data",
         "text.txt",
-        "--task",
-        "language-model",
         "--start",
         "scratch",
         "--set",

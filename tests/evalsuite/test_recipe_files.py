@@ -5,6 +5,7 @@ there is, never a guess.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,27 @@ def test_what_a_function_declares_is_beside_its_file(
         Given(reference).options()
     with pytest.raises(RecipeError, match=said):
         read_recipe(recipe_of(tmp_path / "mine", reference))
+
+
+def test_running_text_is_for_a_language_model_unless_another_task_is_named(tmp_path: Path) -> None:
+    text, table, mixed = tmp_path / "text.txt", tmp_path / "rows.csv", tmp_path / "mixed"
+    text.write_text("once upon a time")
+    table.write_text("text,label\nonce,a\n")
+    mixed.mkdir()
+    for file in (text, table):
+        shutil.copy(file, mixed)
+
+    def task_of(data: str | Path | dict[str, str], task: str = "") -> str | None:
+        data = data if isinstance(data, dict) else str(data)
+        chosen: str | None = Given("hf:gpt", data, task).options().get("task")
+        return chosen
+
+    assert task_of(text) == "language-model"
+    assert task_of({"path": str(text), "tokenizer": "bytes"}) == "language-model"
+    assert task_of(text, "embedding") == "embedding"
+    assert task_of(table) is None
+    assert task_of(mixed) is None
+    # What is missing or refused is told by what reads it.
+    assert task_of(tmp_path / "nowhere.txt") is None
+    assert task_of("data.py:texts") is None
+    assert task_of({"path": str(text), "unknown": "x"}) is None
