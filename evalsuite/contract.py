@@ -449,6 +449,8 @@ class Capabilities:
         exclusive: whole jobs run alone, where times cannot be told from the rest.
         exports: it calls `export_network`: the file is then written with the network, once for all
             stages.
+        graph: it reads the network's graph, or exports it. Where no stage of a run does, what takes
+            seconds to be loaded for that is not loaded ahead of the jobs.
     """
 
     tokens: bool = False
@@ -458,6 +460,7 @@ class Capabilities:
     timed: bool = False
     exclusive: bool = False
     exports: bool = False
+    graph: bool = True
 
 
 # The class variables by which stages declared the same before there was one object.

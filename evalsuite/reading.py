@@ -43,7 +43,8 @@ class Reading(AbstractContextManager["Reading"]):
     """
 
     def __init__(self, plugins: Iterable[str], *own: Path) -> None:
-        self._plugins, self._own = sorted(set(plugins)), [path.resolve() for path in own]
+        self._plugins = sorted(set(plugins))
+        self._known = _with_separators([*_SYSTEM, *(path.resolve() for path in own)])
         self._opened: dict[str, tuple[int, int]] = {}
         self._written: set[str] = set()
 
@@ -97,15 +98,15 @@ class Reading(AbstractContextManager["Reading"]):
         return found
 
     def _counts(self, module: str, file: Path) -> bool:
-        if module.partition(".")[0] in OURS or not file.is_file():
+        """Whether a file is the user's: neither ours nor the system's, the job's or compiled."""
+        if module.partition(".")[0] in OURS:
             return False
         if file.suffix == ".pyc" or any(
             part == _COMPILED or part.endswith(_METADATA) for part in file.parts
         ):
             return False
-        ours = [source_file(each) for each in OURS] if file.suffix == ".py" else []
-        places = [*_SYSTEM, *self._own, *(path.parent for path in ours if path is not None)]
-        return not any(file.is_relative_to(place) for place in places)
+        known = self._known + (_our_folders() if file.suffix == ".py" else ())
+        return not f"{file}{os.sep}".startswith(known) and file.is_file()
 
     def _place(self, file: Path) -> str:
         for plugin in self._plugins:
@@ -114,6 +115,20 @@ class Reading(AbstractContextManager["Reading"]):
                 return f"{plugin}:{file.relative_to(root)}"
         here = Path.cwd()
         return f":{file.relative_to(here)}" if file.is_relative_to(here) else str(file)
+
+
+def _with_separators(places: Iterable[Path]) -> tuple[str, ...]:
+    """Files and folders as what a text begins with of which a separator is the end: paths are slow
+    to compare, and a process has hundreds of modules.
+    """
+    return tuple(f"{place}{os.sep}" for place in places)
+
+
+@cache
+def _our_folders() -> tuple[str, ...]:
+    """The folders of the suite's own packages."""
+    files = [source_file(name) for name in OURS]
+    return _with_separators(file.parent for file in files if file is not None)
 
 
 def unchanged(read: Mapping[str, str]) -> bool:

@@ -23,6 +23,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
+from evalsuite.contract import capabilities_of
 from evalsuite.plan import Job, jobs_of
 from evalsuite.recipe import Recipe
 from evalsuite.results import Status
@@ -44,6 +45,9 @@ _ALWAYS_LOADED = (
     "evalsuite.exporting",
     "evalsuite.workloads.scans",
     "sklearn.model_selection",
+    # torch imports it at the first operator that is watched, as those are in which activations are
+    # recognised.
+    "torch._dynamo",
 )
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
@@ -77,7 +81,8 @@ class Processes(Executor):
     Args:
         workers: at least 1.
         modules: of the stages, workloads and variants, to be loaded before the first job.
-        jobs: how many there will be, at most; many are worth a longer preparation.
+        jobs: how many there will be, at most, that read graphs; many are worth a longer
+            preparation.
         libraries: modules of installed packages that are loaded before, too, since that takes
             seconds.
     """
@@ -279,8 +284,13 @@ def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Pro
     variants = {job.variant.name: job.variant.target for job in jobs}.values()
     parts = [*(step.stage for step in steps if step is not None), *workloads, *variants]
     libraries = [name for workload in workloads for name in getattr(workload, "preloaded", ())]
+    stages = [step.stage for step in steps if step is not None]
+    reads_graphs = any(capabilities_of(stage).graph for stage in stages)
     return Processes(
-        workers, [type(part).__module__ for part in parts], jobs=len(jobs), libraries=libraries
+        workers,
+        [type(part).__module__ for part in parts],
+        jobs=len(jobs) if reads_graphs else 0,
+        libraries=libraries,
     )
 
 

@@ -29,7 +29,7 @@ class Accuracy:
     version: ClassVar[str] = "3"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime")
     capabilities: ClassVar[Capabilities] = Capabilities(
-        tokens=True, several=True, any_task=True, deployed=True
+        tokens=True, several=True, any_task=True, deployed=True, graph=False
     )
     near_zero: float = 1e-3
     partial_swaps: bool = False

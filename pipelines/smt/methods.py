@@ -76,7 +76,8 @@ def _fewest_inputs(network: Network, positions: int) -> int:
     if network.vocabulary is None:
         return math.prod(network.input_shape)
     tables = [layer for layer in network.module.modules() if isinstance(layer, torch.nn.Embedding)]
-    widths = [table.embedding_dim for table in tables if table.num_embeddings == network.vocabulary]
+    # A model may have more rows than its tokenizer has tokens.
+    widths = [table.embedding_dim for table in tables if table.num_embeddings >= network.vocabulary]
     # A sample that ends early may have fewer positions than are asked for.
     return (1 if positions else network.input_shape[-1]) * min(widths, default=0)
 

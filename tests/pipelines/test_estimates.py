@@ -81,8 +81,12 @@ class _Words(_Never):
         self.words = nn.Embedding(1000, 384)
 
 
-def test_smt_counts_what_tokens_are_embedded_to_before_the_network_is_run(bench: Any) -> None:
-    large = Network("large", _Words(), (64,), 10, None, 1000)
+# The tokenizer's tokens, of a table of 1,000 rows: models are often given more rows than it has.
+@pytest.mark.parametrize("vocabulary", [1000, 990])
+def test_smt_counts_what_tokens_are_embedded_to_before_the_network_is_run(
+    vocabulary: int, bench: Any
+) -> None:
+    large = Network("large", _Words(), (64,), 10, None, vocabulary)
     with pytest.raises(Unsupported, match="384 inputs; max_inputs is 128"):
         Smt(eps=(0.01,), samples=1, positions=2).run(large, bench("digits-mlp"))
 
