@@ -38,14 +38,14 @@ intervals show: 3 %.
 Where a session's memory happens to lie moves its times by one or two percent for as long as it
 lives.
 """
-# Where this variable is "keep", noisy readings keep their values: for tests, and for machines that
-# are never quiet.
-_KEEP = "EVALSUITE_NOISY_TIMES"
+# Where this variable is "keep", noisy readings keep their values, for machines that are never
+# quiet; where it is "brief", rounds are short, too, for tests, to which a clock matters nothing.
+_KEEP, _BRIEF = "EVALSUITE_NOISY_TIMES", "brief"
 # pairs: the extremes of six readings enclose their median with 95 %, those of five do not.
 _FEWEST = 6
 _WARM_UP = 3
 # seconds: long enough to see what else the machine does, which the kernel counts in hundredths
-_ROUND = 0.25
+_ROUND, _BRIEF_ROUND = 0.25, 0.03
 _MANY = 1000  # pairs, beyond which more of them say nothing new
 Part = Literal["first", "second", "ratio"]
 _disturbed = ContextVar("_disturbed", default=False)  # whether the reading before was, throughout
@@ -118,7 +118,11 @@ class Latency:
 
 def _keeps() -> bool:
     """Whether noisy readings keep their values, so that no quiet moment needs to be awaited."""
-    return os.environ.get(_KEEP) == "keep"
+    return os.environ.get(_KEEP) in ("keep", _BRIEF)
+
+
+def _round_seconds() -> float:
+    return _BRIEF_ROUND if os.environ.get(_KEEP) == _BRIEF else _ROUND
 
 
 def noisy(metric: Metric, noise: str) -> Metric:
@@ -180,7 +184,7 @@ def steady_latency(
     # reading has one round to show that it is not any more: to wait out the patience in each
     # reading would cost minutes and give no value.
     while True:
-        rounds.append(_take_round(calls, _MANY, _ROUND))
+        rounds.append(_take_round(calls, _MANY, _round_seconds()))
         latency = _summarize(rounds)
         disturbed = latency.load > MOST_LOAD
         spent = time.perf_counter() >= deadline or (disturbed and _disturbed.get()) or _keeps()

@@ -56,7 +56,7 @@ def _one_thread() -> None:
     # Networks of the tests need not be trained to their end.
     os.environ["EVALSUITE_SEARCH_SECONDS"] = "1"
     # Tests run beside others: what a clock says is no matter of theirs.
-    os.environ["EVALSUITE_NOISY_TIMES"] = "keep"
+    os.environ["EVALSUITE_NOISY_TIMES"] = "brief"
 
 
 @pytest.fixture

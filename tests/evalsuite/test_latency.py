@@ -156,6 +156,14 @@ def test_beside_work_that_goes_on_a_reading_gives_up_after_one_round(
     latency._disturbed.set(False)
 
 
+def test_brief_rounds_are_short_and_keep_what_is_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALSUITE_NOISY_TIMES", "brief")
+    assert latency._round_seconds() < latency._ROUND
+    assert latency._keeps()
+    monkeypatch.delenv("EVALSUITE_NOISY_TIMES")
+    assert latency._round_seconds() == latency._ROUND
+
+
 def test_the_work_of_other_processes_is_seen() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
