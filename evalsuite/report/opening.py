@@ -20,7 +20,7 @@ from evalsuite.report.matrix_row import MatrixRow
 from evalsuite.report.numerals import Scale, grouped, listed, of_few, scale_of
 from evalsuite.report.plane import key_of, plane_svg
 from evalsuite.report.sentences import Line, lines_of, summary_of, table_of, verdict_of
-from evalsuite.report.strip import strip_svg
+from evalsuite.report.strip import BEYOND, strip_svg
 
 if TYPE_CHECKING:
     from evalsuite.report.run import Run
@@ -45,6 +45,11 @@ class Screen:
     lines: tuple[Line, ...]
     strip: str
     narrow: str
+
+    @property
+    def reaches(self) -> bool:
+        """Whether an interval or a mean lies beyond the drawing, which an arrow says."""
+        return BEYOND in self.strip
 
 
 @dataclass(frozen=True)

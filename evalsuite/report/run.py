@@ -379,7 +379,7 @@ class Run:
         """
         asked = {row.endpoint.question for matrix in self.matrices for row in matrix.rows}
         lacking = [
-            endpoint.question
+            endpoint.words
             for section in self.sections.values()
             for endpoint in section.endpoints
             if not endpoint.instead and endpoint.question not in asked

@@ -14,6 +14,7 @@ from evalsuite.report.cells import MatrixCell, Reading
 from evalsuite.report.matrix_row import MatrixRow
 
 _REACH = 6.0  # margins either way; what lies beyond is an arrow
+BEYOND = 'class="tip"'  # by which an arrow is told
 _GAP = 11.0  # between the workloads of a question
 _LINE = 13.0  # between the lines of a label
 _LETTERS = 41  # of a label's line, at most
@@ -168,4 +169,4 @@ def _arrows(mean: float, ends: list[float], y: float, layout: _Layout) -> Iterat
     for beyond, way in ((min(ends[0], mean) < -_REACH, -1), (max(ends[1], mean) > _REACH, 1)):
         if beyond:
             x = layout.across(way * _REACH)
-            yield f'<path class="tip" d="M{x + 7 * way:.1f} {y:g}l{-8 * way} -4v8z"/>'
+            yield f'<path {BEYOND} d="M{x + 7 * way:.1f} {y:g}l{-8 * way} -4v8z"/>'

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from report_workshop import metric_rows, read_run
 
-from evalsuite.reluize.report.naming import called
+from evalsuite.reluize.report.naming import _SPELLED, _WITH_A_HARDNESS, called
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.cells import Reading
 from evalsuite.report.frontier import Plane, Point, plane_of
@@ -28,6 +28,8 @@ from evalsuite.report.opening import (
 from evalsuite.report.plane import plane_svg
 from evalsuite.report.run import Run
 from evalsuite.report.sentences import lines_of, summary_of, verdict_of
+from evalsuite.report.strip import BEYOND
+from lambda_gelu.harden_network import hardenable_form
 
 REPORTS = Path(__file__).parents[2] / "reports"
 NAMES = ("gelu", "relu", "swap")
@@ -378,5 +380,24 @@ def test_names_say_whether_the_hardness_is_learnt() -> None:
     assert called("annealed", {"learn": False})[0] == "annealed to ReLU from a fixed hardness"
     assert called("lambda-gelu", {}) == ("λ-GELU, hardness learnt", "λ-GELU")
     assert called("lambda-gelu", {"learn": "False"}) == ("λ-GELU, hardness fixed", "λ-GELU")
+    assert called("lambda-gelu", {"activation": "swish"}) == ("Swish, hardness learnt", "Swish")
+    assert called("lambda-gelu", {"activation": "mish"})[0] == "λ-Mish, hardness learnt"
+    assert called("annealed", {"activation": "gelu-tanh"})[0] == "annealed to ReLU"
+    assert called("annealed", {"activation": "swish"})[0] == "Swish annealed to ReLU"
     swapped = "λ-GELU fixed, then ReLU put in directly"
     assert called("lambda-gelu-swap", {"learn": False}) == (swapped, "ReLU")
+
+
+def test_the_names_of_a_report_stand_for_the_forms_with_a_hardness() -> None:
+    for name, form in _WITH_A_HARDNESS.items():
+        assert hardenable_form(name) == form
+        assert form in _SPELLED
+
+
+@pytest.mark.parametrize("name", ["cifar10", "sample", "downstream"])
+def test_an_arrow_is_explained_where_one_is_drawn(name: str) -> None:
+    page = (REPORTS / name / "report.html").read_text()
+    figures = re.findall(r"<figcaption><b>What changes.*?</figcaption>.*?</svg>", page, re.DOTALL)
+    assert figures
+    for figure in figures:
+        assert ("▸ beyond the drawing" in figure) == (BEYOND in figure)

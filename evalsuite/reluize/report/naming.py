@@ -12,8 +12,18 @@ _SPELLED = {
     "silu": "SiLU",
     "mish": "Mish",
     "lambda-gelu": "λ-GELU",
+    "lambda-mish": "λ-Mish",
+    "swish": "Swish",
     "relu2": "ReLU²",
     "prelu": "PReLU",
+}
+# An activation without a hardness stands for its form with one.
+_WITH_A_HARDNESS = {
+    "gelu": "lambda-gelu",
+    "gelu-tanh": "lambda-gelu",
+    "silu": "swish",
+    "quick-gelu": "swish",
+    "mish": "lambda-mish",
 }
 # Treatment -> the words, with the activation that it ends with and the one that it begins with.
 _WORDS = {
@@ -28,7 +38,7 @@ _WORDS = {
     "swap-recalibrated": "{end} put in, BatchNorm recalibrated",
     "swap-finetuned": "{end} put in, then fine-tuned",
     "hard-switch": "switched to {end} at once, in training",
-    "lambda-gelu": "λ-GELU, hardness {hardness}",
+    "lambda-gelu": "{learnt}, hardness {hardness}",
 }
 
 
@@ -37,15 +47,20 @@ def called(treatment: str, options: Mapping[str, Any]) -> tuple[str, str]:
     not known here.
     """
     if treatment in _WORDS:
+        learnt = str(options.get("activation") or "lambda-gelu")
+        learnt = _WITH_A_HARDNESS.get(learnt, learnt)
         hardness = "fixed" if str(options.get("learn")) == "False" else "learnt"
-        end = "lambda-gelu" if treatment == "lambda-gelu" else str(options.get("to") or "relu")
+        end = learnt if treatment == "lambda-gelu" else str(options.get("to") or "relu")
         end = _SPELLED.get(end, end)
         words = _WORDS[treatment]
+        if treatment == "annealed" and learnt != "lambda-gelu":
+            words = "{learnt} annealed to {end}"
         # Words that leave the hardness out are of a learnt one.
         beside = (
             " from a fixed hardness" if hardness == "fixed" and "{hardness}" not in words else ""
         )
-        return words.format(end=end, hardness=hardness) + beside, end
+        spelled = _SPELLED.get(learnt, learnt)
+        return words.format(end=end, hardness=hardness, learnt=spelled) + beside, end
     activation = str(options.get("activation") or treatment)
     if treatment in ("trained", activation):
         end = _SPELLED.get(activation, activation)
