@@ -45,6 +45,7 @@ _ROUND = 0.8
 _ATTACKED = 64
 _PGD = "pgd"
 _COMPARED = 4  # samples of a radius by which the engines are compared
+_ROWS = 2  # of each output: its margin, and the output itself
 _READ = 512  # samples read, and classified, at once
 _NOT_BEGUN = "not begun; ibp takes less, as do smaller networks and inputs"
 # Without these there are no bounds at all; the others may fail where these do not.
@@ -67,7 +68,7 @@ def certify(
             " interval; a regression asks for one by its option `tolerance`"
         )
     if asks == "margin":
-        refuse_margins(network.classes)
+        refuse_margins(network.classes, rows=_ROWS)
     # 1. Files and intervals are bounded by the graph, and integer networks by another stage.
     if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)

@@ -15,6 +15,9 @@ from netverify.carried import refuse_margins
 from netverify.certificate import SwapBounds
 from opgraph.recurrent import refuse_recurrent
 
+# Of each output the difference both ways and three margins, over those of both networks and their
+# differences.
+_ROWS, _NETWORKS = 5, 3
 # What is left of the time limit is for the rest of the job.
 _SHARE = 0.8
 _STEPS = 12
@@ -130,7 +133,7 @@ class Measurement:
         self._seconds = _SHARE * bench.time_limit
         self._deadline = time.monotonic() + self._seconds
         self._bench = bench
-        refuse_margins(network.classes)
+        refuse_margins(network.classes, rows=_ROWS, networks=_NETWORKS)
         found = subjects(network, bench, samples, positions=positions)
         self._parts = [
             _part(subject, self._check, self._seconds, points=points) for subject in found

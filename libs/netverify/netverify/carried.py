@@ -18,12 +18,17 @@ _ENDS = 2  # rows of each entry: its lower and its upper bound
 _BYTES, _HELD = 8, 4  # of a coefficient, and how many times all rows over the outputs are held
 
 
-def refuse_margins(outputs: int) -> None:
-    """Raise Unsupported where the rows that margins are of the outputs, each of as many numbers as
-    there are outputs, take more memory than there is, by estimate.
+def refuse_margins(outputs: int, *, rows: int, networks: int = 1) -> None:
+    """Raise Unsupported where what is asked of one box takes more memory than there is, by
+    estimate.
+
+    Args:
+        outputs: of one network.
+        rows: how many are asked for of each output: the output itself, its margin, or a difference.
+        networks: whose outputs, and their differences, a row has a number for each.
     """
     refuse_beyond(
-        _HELD * _BYTES * outputs**2,
+        _HELD * _BYTES * rows * networks * outputs**2,
         f"bounds of the margins of {outputs} outputs, each a row of as many numbers,",
         "they grow with the square of the classes, or words; take fewer of them",
     )
