@@ -24,10 +24,23 @@ from evalsuite.data.parts import PARTS
 from evalsuite.data.reading import read_data
 from evalsuite.data.source import USUAL_LENGTH, Source, source_of
 from evalsuite.own.asked_model import Model
-from evalsuite.own.hugging_face import class_names, names_by_number, place_of, positions_of
+from evalsuite.own.hugging_face import (
+    class_names,
+    names_by_number,
+    place_of,
+    positions_of,
+    words_of,
+)
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.sources import default_folder
-from evalsuite.tasks import Classification, Embedding, Heads, MultiLabel, TokenClassification
+from evalsuite.tasks import (
+    Classification,
+    Embedding,
+    Heads,
+    LanguageModel,
+    MultiLabel,
+    TokenClassification,
+)
 from evalsuite.tasks.amended import shaped
 from evalsuite.workloads.options import Budget
 from opgraph.errors import OwnError
@@ -328,6 +341,9 @@ def _data(own: Brought) -> Data:
         )
         originals.keep()
         data = replace(data, fingerprint=digest, notes=(*data.notes, *notes))
+        if isinstance(_inner(task), LanguageModel) and own.model_choice.path.startswith("hf:"):
+            # Often it has more words than its tokenizer has tokens, and an output for each.
+            data = replace(data, classes=max(data.classes, words_of(own.model_choice) or 0))
         if not isinstance(_inner(task), Heads):
             return data
         if own.is_onnx:

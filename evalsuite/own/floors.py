@@ -135,7 +135,8 @@ def _one_class(data: Data, task: Segmentation) -> Floor:
 def _unigram(data: Data) -> Floor:
     """Each token by its frequency in training, where one more is counted of each."""
     train, test = (part.targets[part.counted] for part in (data.train, data.test))
-    counts = torch.bincount(train, minlength=max(data.classes, int(test.max()) + 1)).double() + 1
+    tokens = max(data.vocabulary or data.classes, int(test.max()) + 1)
+    counts = torch.bincount(train, minlength=tokens).double() + 1
     losses = -(counts / counts.sum()).log()[test]
     spread = _ERRORS * float(losses.std()) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
     return Floor("nll", float(losses.mean()), spread, "naming each token by its frequency")

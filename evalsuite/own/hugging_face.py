@@ -160,6 +160,14 @@ def positions_of(model: Model) -> int | None:
     return usable if usable > 0 else None
 
 
+def words_of(model: Model) -> int | None:
+    """How many words a language model `hf:...` has, each with an output, by its configuration; None
+    where that says nothing.
+    """
+    count = {**_configured(place_of(model.path)), **model.args}.get("vocab_size")
+    return count if isinstance(count, int) else None
+
+
 def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:
     """The names of classes by number, as a configuration has them in one form or the other; empty
     where it has none. Raises OwnError, which `said` begins: one is no mapping, or see

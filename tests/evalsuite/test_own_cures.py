@@ -17,6 +17,7 @@ from torch import nn
 
 from evalsuite.own.adapter import adapted
 from evalsuite.own.examining import examine
+from evalsuite.own.floors import floors
 from evalsuite.own.own import Own
 from evalsuite.own.prepared import COMPILED, other_kinds, prepared
 from evalsuite.own.saving import load_own, save_own
@@ -278,3 +279,23 @@ def test_texts_are_as_long_as_a_model_has_positions(here: Path) -> None:
     longer = Own(model="hf:gpt", source={"path": "t.txt", "length": 100}, task="language-model")
     with pytest.raises(OwnError, match="has 64 positions, and a sample 100 tokens"):
         longer.given()
+
+
+def test_a_language_model_has_as_many_classes_as_outputs(here: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    for words in (256, 300):
+        config = transformers.GPT2Config(vocab_size=words, bos_token_id=0, eos_token_id=0, **sizes)
+        config.save_pretrained(f"gpt-{words}")
+    Path("t.txt").write_text(" ".join(map(str, range(3000))))
+
+    def own(words: int) -> Own:
+        return Own(model=f"hf:gpt-{words}", source="t.txt", task="language-model", start="scratch")
+
+    # Texts by bytes have 256 tokens, and a model of 300 words has an output for each.
+    exact, padded = own(256).data(), own(300).data()
+    assert (exact.classes, exact.vocabulary) == (256, 256)
+    assert (padded.classes, padded.vocabulary) == (300, 256)
+    assert own(300).given()(padded.train.first(2)).shape == (2, 16, 300)
+    # Words that no text can have change no floor.
+    assert floors(padded) == floors(exact)
