@@ -29,7 +29,8 @@ _STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
     "export": ([{}], [{}]),
     "quantize": (
         [{"name": "quantize-w8"}, {"name": "quantize-w4", "weight_bits": 4, "act_bits": 4}],
-        [{"name": "quantize-w8"}],
+        # What its estimates leave room for is less then: of a large network that takes most of it.
+        [{"name": "quantize-w8", "time_limit": 1800.0}],
     ),
     "prune": (
         [{"sparsity": 0.5, "fine_tune_epochs": 1}],
@@ -175,6 +176,9 @@ class Asked:
                     entry["eps"] = [
                         float(f"{radius * self.examined.width:.4g}") for radius in options["eps"]
                     ]
+                # A step has no more time than any job.
+                if entry.get("time_limit", 0.0) >= self.time_limit:
+                    del entry["time_limit"]
                 steps.append(
                     stage if entry in ({"use": stage}, {"use": stage, "name": stage}) else entry
                 )

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _CHUNK = 1000  # samples at a time, at most
 _SESSIONS = 4  # of files that are timed in one process
 # Of the job's time, what the definition of the integer-only network may take, which takes a sample
-# so many times as long as a float network does, by the order; and the fewest samples.
-_INTEGER_SHARE, _RUNS, _FEWEST = 0.5, 400, 16
+# so many times as long as a float network does, by the order.
+_INTEGER_SHARE, _RUNS = 0.5, 400
 # Of the memory that is left, what calibration samples may take; how many times their outputs, in
 # float64, and the values of the widest operation, in float32, are held; and the bytes of each.
 _MEMORY_SHARE, _HELD_OUTPUTS, _HELD_VALUES, _DOUBLE, _SINGLE = 0.5, 3, 3, 8, 4
@@ -178,9 +178,6 @@ def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tupl
     wanted = min(asked, samples) if asked else samples
     seconds, most = _RUNS * work.seconds(1), _INTEGER_SHARE * time_limit
     count = int(most / seconds) if seconds else wanted
-    # A few are worth all of the job's time, but not more than that.
-    if _FEWEST * seconds <= time_limit:
-        count = max(_FEWEST, count)
     if count >= wanted:
         return wanted, ""
     what = f"running {wanted} samples by the definition of integers"

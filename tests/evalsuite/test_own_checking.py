@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from evalsuite.contract import Data
+from evalsuite.own.assessing import asked_of
 from evalsuite.own.brought import forget
 from evalsuite.own.duration import Pace, duration_of
 from evalsuite.own.floors import floors
@@ -256,6 +257,18 @@ def test_inputs_of_several_tensors_have_a_first_score_too() -> None:
     Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
     own, data = opened({"path": "d.jsonl", "tokenizer": "bytes"}, "my.py:Texts")
     assert " test samples" in first_score(own, data, floors(data)).words
+
+
+def test_no_step_has_more_time_than_a_job_of_its_assessment() -> None:
+    rows = [{"text": f"film {number}", "label": number % 2} for number in range(40)]
+    Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"model": "my.py:Texts", "data": {"path": "d.jsonl", "tokenizer": "bytes"}}
+    asked = asked_of(options, search=False, quick=True, stages=("quantize",))
+    (step,) = parse_recipe(asked.text()).steps
+    assert step.time_limit == 1800
+    # A trial of it has seconds for each job, and so has this step.
+    (step,) = parse_recipe(asked.miniature(8, 20.0).text()).steps
+    assert step.time_limit == 20
 
 
 RECIPE = """
