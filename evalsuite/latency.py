@@ -40,7 +40,7 @@ lives.
 """
 # Where this variable is "keep", noisy readings keep their values, for machines that are never
 # quiet; where it is "brief", rounds are short, too, for tests, to which a clock matters nothing.
-_KEEP, _BRIEF = "EVALSUITE_NOISY_TIMES", "brief"
+_NOISY_TIMES, _BRIEF = "EVALSUITE_NOISY_TIMES", "brief"
 # pairs: the extremes of six readings enclose their median with 95 %, those of five do not.
 _FEWEST = 6
 _WARM_UP = 3
@@ -118,11 +118,12 @@ class Latency:
 
 def _keeps() -> bool:
     """Whether noisy readings keep their values, so that no quiet moment needs to be awaited."""
-    return os.environ.get(_KEEP) in ("keep", _BRIEF)
+    return os.environ.get(_NOISY_TIMES) in ("keep", _BRIEF)
 
 
 def _round_seconds() -> float:
-    return _BRIEF_ROUND if os.environ.get(_KEEP) == _BRIEF else _ROUND
+    """The seconds of a round; few where nobody asks what the clock says."""
+    return _BRIEF_ROUND if os.environ.get(_NOISY_TIMES) == _BRIEF else _ROUND
 
 
 def noisy(metric: Metric, noise: str) -> Metric:

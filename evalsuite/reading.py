@@ -118,8 +118,8 @@ class Reading(AbstractContextManager["Reading"]):
 
 
 def _with_separators(places: Iterable[Path]) -> tuple[str, ...]:
-    """Files and folders as what a text begins with of which a separator is the end: paths are slow
-    to compare, and a process has hundreds of modules.
+    """The paths as texts that end with a separator, so that `startswith` tells what lies in them:
+    paths are slow to compare, and a process has hundreds of modules.
     """
     return tuple(f"{place}{os.sep}" for place in places)
 

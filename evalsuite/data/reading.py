@@ -85,8 +85,8 @@ def read_data(
 
 
 def is_running_text(option: Any) -> bool:
-    """Whether the data are files of text alone, whose only targets are their own tokens; of data
-    that cannot be found or are refused, this is not said here.
+    """Whether the data are files of text alone, whose only targets are their own tokens; False for
+    data that cannot be found or are refused, which whoever reads them tells.
 
     Args:
         option: the data as the option `data` of `own` names them.
@@ -96,9 +96,10 @@ def is_running_text(option: Any) -> bool:
         if source.is_function:
             return False
         place = source.place
-        if place.is_file():
-            return is_corpus(place)
-        return is_corpus(place) and not has_images(place) and not is_table(place)
+        # In the order of `_read_place`: a folder of images is told by the first, a corpus by all.
+        if place.is_dir() and has_images(place):
+            return False
+        return not is_table(place) and is_corpus(place)
     except (OwnError, OSError):
         return False
 

@@ -29,7 +29,8 @@ _STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
     "export": ([{}], [{}]),
     "quantize": (
         [{"name": "quantize-w8"}, {"name": "quantize-w4", "weight_bits": 4, "act_bits": 4}],
-        # What its estimates leave room for is less then: of a large network that takes most of it.
+        # Half of the usual time: of a large network half of a job's time goes to the definition of
+        # its integers, by estimate.
         [{"name": "quantize-w8", "time_limit": 1800.0}],
     ),
     "prune": (

@@ -354,7 +354,7 @@ class Run:
         return {name: part for name, part in parts.items() if not part.empty}
 
     def _part(self, section: Section) -> Part:
-        """What a section makes of this run, and the tables that it declares."""
+        """Make a section's part of this run, with the tables that it declares."""
         part = section.part(self)
         tables = [
             grid

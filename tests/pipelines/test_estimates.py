@@ -28,7 +28,7 @@ from pipelines.swap_certificate import Certificate
 
 @pytest.fixture
 def limit() -> Any:
-    """What is said of the process's limit holds for the test alone."""
+    """Let a limit of the process's memory hold for the test alone."""
     yield
     estimates.allow(0)
 
