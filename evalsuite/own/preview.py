@@ -41,6 +41,7 @@ _SCORED = 512  # samples of the first score
 _STEPS = 100  # of training before it, of a network that is trained
 _SECONDS = 10.0  # that they may take
 _TIMED = 5  # steps that tell how long one takes
+_FEW = 2  # samples of those steps at first; batch normalization cannot train on one
 _ROUNDING = 2.0**-24  # of float32 in [0, 1]
 _DAY = 86_400
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -81,7 +82,7 @@ class First:
         metric: the task's headline, on test samples.
         compared: the first metric of the score that has a floor; None where there is none.
         samples: how many.
-        steps: of training before it; 0 of a network that is measured as it is.
+        steps: of training before it; None of a network that is measured as it is.
         floor: the simple predictor that the network should be better than, by that metric.
         step_seconds: how long a training step takes; 0 where none was taken.
         sample_seconds: how long the network takes for a test sample.
@@ -90,7 +91,7 @@ class First:
     metric: Metric
     compared: Metric | None
     samples: int
-    steps: int
+    steps: int | None
     floor: Floor | None
     step_seconds: float
     sample_seconds: float
@@ -98,7 +99,9 @@ class First:
     @property
     def words(self) -> str:
         """The score beside that of the simple predictor."""
-        after = f"after {self.steps} steps of training: " if self.steps else ""
+        after = ""
+        if self.steps is not None:
+            after = f"after {self.steps} steps of training: " if self.steps else "untrained: "
         metric, compared, floor = self.metric, self.compared, self.floor
         values = [metric.value, *([floor.score] if floor and compared is metric else [])]
         said = f"{after}{_said(metric, values)}"
@@ -128,16 +131,19 @@ def first_score(own: Own, data: Data, floors: Iterable[Floor]) -> First:
     training.
     """
     known_floors = list(floors)
-    # 1. A training of a few seconds shows whether targets and inputs belong together.
+    # 1. A training of a few seconds shows whether targets and inputs belong together; a network of
+    # which one step takes longer is scored as it is.
     budget = Budget(**{field.name: getattr(own, field.name) for field in fields(Budget)})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module, steps, step_seconds = own.given().eval(), 0, 0.0
+        module, step_seconds = own.given().eval(), 0.0
+        steps: int | None = None
         if not own.is_onnx:
             step_seconds = _seconds_of_a_step(budget, data, own.given())
         if own.start != "trained" and not own.is_onnx:
-            steps = max(1, min(_STEPS, int(_SECONDS / max(step_seconds, 1e-6))))
-            _train(budget, data, module, steps)
+            steps = min(_STEPS, int(_SECONDS / max(step_seconds, 1e-6)))
+            if steps:
+                _train(budget, data, module, steps)
     # 2. Score it on some test samples.
     chosen = _spaced(data.test, _SCORED)
     inputs = data.test.inputs
@@ -172,7 +178,19 @@ def _train(
 
 
 def _seconds_of_a_step(budget: Budget, data: Data, module: torch.nn.Module) -> float:
-    """The median time of a few training steps, without the first, which is slower."""
+    """Measure a training step; where a few would take too long, those of a few samples tell it."""
+    # 1. Steps of a few samples, in proportion to those of a batch: at least what a step takes.
+    samples = min(budget.batch_size, int(data.train.labelled.sum()))
+    few = min(_FEW, samples)
+    estimate = samples / few * _median_step(replace(budget, batch_size=few), data, module)
+    # 2. Whole steps, where they are quick: many samples at once take less for each.
+    if _TIMED * estimate > _SECONDS or samples == few:
+        return estimate
+    return _median_step(budget, data, module)
+
+
+def _median_step(budget: Budget, data: Data, module: torch.nn.Module) -> float:
+    """The median seconds of a few training steps, without the first, which is slower."""
     times: list[float] = []
     _train(budget, data, module, _TIMED, lambda _: times.append(time.perf_counter()))
     steps = sorted(later - earlier for earlier, later in pairwise(times))

@@ -252,6 +252,28 @@ def test_another_network_is_trained_for_a_moment_first() -> None:
     assert found.metric.value > 0.8  # the classes are the places of the maximum
 
 
+def test_a_network_of_long_steps_is_scored_untrained_and_its_step_is_estimated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype("f4")
+    np.savez("d.npz", x=x, y=x[:, :3].argmax(1))
+    own, data = opened("d.npz", learning_rate=0.02)
+    sizes: list[int] = []
+    forward = nn.Linear.forward
+
+    def noted(layer: nn.Linear, rows: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(rows))
+        return forward(layer, rows)
+
+    monkeypatch.setattr(nn.Linear, "forward", noted)
+    monkeypatch.setattr("evalsuite.own.preview._SECONDS", 0.0)
+    first = first_score(own, data, floors(data))
+    assert first.words.startswith("untrained: accuracy ")
+    assert first.step_seconds > 0
+    assert set(sizes) == {2}  # never a whole batch
+
+
 def test_inputs_of_several_tensors_have_a_first_score_too() -> None:
     rows = [{"text": f"a {'good' if i % 2 else 'bad'} film {i}", "label": i % 2} for i in range(40)]
     Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
