@@ -43,7 +43,7 @@ lives.
 _NOISY_TIMES, _BRIEF = "EVALSUITE_NOISY_TIMES", "brief"
 # pairs: the extremes of six readings enclose their median with 95 %, those of five do not.
 _FEWEST = 6
-_WARM_UP = 3
+_WARM_UP = 4
 # seconds: long enough to see what else the machine does, which the kernel counts in hundredths
 _ROUND, _BRIEF_ROUND = 0.25, 0.03
 _MANY = 1000  # pairs, beyond which more of them say nothing new
@@ -202,10 +202,17 @@ def _warmed_up(*calls: Callable[[], object]) -> _Calls:
     """Run each call a few times, and count how often in a row it lasts a millisecond: longer
     than the clock's steps.
     """
+    return [(call, max(1, int(1e-3 / max(_warm_up(call), 1e-9)))) for call in calls]
+
+
+def _warm_up(call: Callable[[], object]) -> float:
+    """Seconds of the last of a few calls, or of the first where that is as long as a round: beside
+    so many seconds what a first call prepares is little, and the median leaves it out.
+    """
     for _ in range(_WARM_UP):
-        for call in calls:
-            call()
-    return [(call, max(1, int(1e-3 / max(_clock(call, 1), 1e-9)))) for call in calls]
+        if (seconds := _clock(call, 1)) >= _ROUND:
+            break
+    return seconds
 
 
 def _clock(call: Callable[[], object], repeats: int) -> float:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 TIMED_BATCHES = (1, 64)
 """The batch sizes at which latencies are measured."""
 _NAME = "relative_latency"
-# Of two calls that are timed in turn: warming up, and the fewest readings that have an interval.
-_CALLS = 20
-# of a job's time, what one reading may take
-_SHARE = 0.5
+# Of two calls that are timed in turn: one to warm up, and the fewest that have an interval.
+_CALLS = 2 * (1 + 6)
+# Of a job's time, what one reading may take: a job has up to four of a large batch, and other work.
+_SHARE = 0.1
 _NODES = {"relu": "Relu", "gelu": "Gelu"}
 Run = Callable[["Inputs"], object]
 

@@ -385,22 +385,30 @@ def test_the_examples_of_public_names_run(
 
 
 def _called(words: list[str], folder: Path) -> str:
-    """What a command of a document prints, run as a reader would, in a folder of theirs."""
-    start = [sys.executable, "-m", "evalsuite"] if words[0] == "evalsuite" else [sys.executable]
-    environment = {**os.environ, "EVALSUITE_CACHE": str(folder / "cache")}
-    done = subprocess.run(
-        [*start, *words[1:]],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """What a command of a document prints in a reader's folder; one of evalsuite runs in this
+    process, whose libraries are loaded.
+    """
+    cache = str(folder / "cache")
+    if words[0] == "evalsuite":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            done = CliRunner().invoke(app, words[1:], env={"EVALSUITE_CACHE": cache})
+        code, output, errors = done.exit_code, done.stdout, done.stderr
+    else:
+        program = subprocess.run(
+            [sys.executable, *words[1:]],
+            cwd=folder,
+            env={**os.environ, "EVALSUITE_CACHE": cache},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        code, output, errors = program.returncode, program.stdout, program.stderr
     # The search for a budget is cut short here: that the network may not be trained to its end is
     # an exit code of 1.
-    unlearnt = done.returncode == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
-    assert done.returncode == 0 or unlearnt, done.stdout + done.stderr
-    return done.stdout
+    unlearnt = code == 1 and "Report: " in output and "Traceback" not in errors
+    assert code == 0 or unlearnt, output + errors
+    return output
 
 
 @pytest.mark.slow

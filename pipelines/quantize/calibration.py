@@ -14,7 +14,13 @@ from torch import fx, nn
 from evalsuite import Unsupported
 from intnet.threads import one_thread
 from opgraph.inputs import Inputs, leaves
-from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
+from pipelines.quantize.placement import (
+    COMPUTE,
+    is_power_of_two,
+    kept_length,
+    kernel_of,
+    weight_scale,
+)
 from pipelines.quantize.tracing import layer_of
 
 Calibration = Literal["percentile", "max", "mse"]
@@ -260,7 +266,7 @@ def check_ranges(quantized: fx.GraphModule) -> None:
         elif isinstance(layer, COMPUTE) and layer.bias is not None:
             scale = quantizer_of(quantized, node.all_input_nodes[0]).act_quant.scale()
             steps = layer.bias.double().abs() / (
-                scale.double() * layer.quant_weight().scale.double().flatten()
+                scale.double() * weight_scale(layer).double().flatten()
             )
             if steps.max().item() > _INT32_MAX:
                 raise Unsupported(

@@ -77,7 +77,7 @@ _UNCOUNTED = {
     "QLinearConvTranspose",
     "RNN",
 }
-_TIMED_BATCH, _TIMED_RUNS = 64, 15
+_TIMED_RUNS = 15
 _WARM_UP = 2  # the first run of each size of batch is not typical
 
 
@@ -201,20 +201,21 @@ class _Profile:
         )
 
 
-def observe(path: Path, example: Inputs) -> Execution:
+def observe(path: Path, example: Inputs, batch: int = 64) -> Execution:
     """Run the file in a default session of one thread, and read the profile and the optimized
     graph.
 
     Args:
         path: an ONNX file of dynamic batch.
-        example: a batch, whose first sample is timed, 64 times in a batch.
+        example: whose first sample is timed, so many times in a batch.
+        batch: how many times.
 
     Raises:
         RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator
             cannot be counted.
     """
     one = mapped(example, lambda tensor: tensor[:1])
-    timed = mapped(one, lambda tensor: tensor.expand(_TIMED_BATCH, *tensor.shape[1:]))
+    timed = mapped(one, lambda tensor: tensor.expand(batch, *tensor.shape[1:]))
     profile = _run(path, [one, *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
     kinds = _kinds(profile)
     nodes = [
@@ -233,7 +234,7 @@ def observe(path: Path, example: Inputs) -> Execution:
         Island(island, sum(node.seconds for node in island) / total)
         for island in _islands(profile, nodes)
     ]
-    return Execution(nodes, islands, _TIMED_BATCH)
+    return Execution(nodes, islands, batch)
 
 
 def _run(path: Path, batches: list[Inputs]) -> _Profile:

@@ -53,6 +53,13 @@ _INTEGER_SHARE, _RUNS = 0.5, 400
 # Of the memory that is left, what calibration samples may take; how many times their outputs, in
 # float64, and the values of the widest operation, in float32, are held; and the bytes of each.
 _MEMORY_SHARE, _HELD_OUTPUTS, _HELD_VALUES, _DOUBLE, _SINGLE = 0.5, 3, 3, 8, 4
+# Of the job's time, what choosing a treatment may take; how many passes of the float network that
+# is for each calibration sample, as of GPT-2 with 1,024 tokens; what each test sample takes at
+# least, in the float network, the fake-quantized one and the file; what is done to single samples,
+# as the profile; and seconds for each parameter, which every treatment rounds and every file holds.
+_CHOOSING_SHARE, _CHOOSING_PASSES, _SCORING_PASSES, _SINGLE_PASSES = 0.25, 65, 3, 30
+_PARAMETER_SECONDS = 3e-6
+_FEWEST = 2  # calibration samples: one to fit to, and one to judge by
 _WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
@@ -62,10 +69,10 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     if is_file(network):
         return measure_file(network, bench, options)
     # 1. Fold lambda, quantize, and export: the file is what runs in the end.
+    room, too_many = _calibrating(network, bench, options.calibration_samples)
     folded, by_position = _prepared(network, bench, options)
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
-    room, too_many = _calibrating(folded, network, bench, options.calibration_samples)
     inputs = bench.data.calibration.first(room)
     deployed = quantize(folded, network.input_shape, inputs, bench, options, example)
     quantized, test = deployed.network, bench.data.test
@@ -75,7 +82,7 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     report = bench.folder / "execution.json"
 
     def executed() -> list[Metric]:
-        execution = observe(path, test.first(1))
+        execution = observe(path, test.first(1), batch=1 if untimed else LATENCY_BATCH)
         report.write_text(json.dumps(asdict(execution), indent=1))
         return execution_metrics(execution)
 
@@ -153,20 +160,37 @@ def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome
     return Outcome(metrics, {**written, "execution": report}, handed_on)
 
 
-def _calibrating(module: nn.Module, network: Network, bench: Bench, asked: int) -> tuple[int, str]:
-    """How many calibration samples there is room for, and why they are fewer than asked for, or "":
-    treatments are judged by the outputs of half of them, held all at once. At least two, one to fit
-    to and one to judge by.
+def _calibrating(network: Network, bench: Bench, asked: int) -> tuple[int, str]:
+    """How many calibration samples there is room and time for, and why they are fewer than asked
+    for, or "": treatments are judged by the outputs of half of them, held all at once.
+
+    Raises:
+        Unsupported: by estimate the job has no time for the least of them and all test samples.
     """
     count = min(asked, len(bench.data.calibration))
-    work = work_of(module, network.example(1))
-    each = _HELD_OUTPUTS * _DOUBLE * work.outputs + _HELD_VALUES * _SINGLE * work.widest
-    most = max(2, int(_MEMORY_SHARE * allowed() / each))
-    if count <= most:
+    work = work_of(network.module, network.example(1))
+    # 1. What must be done in any case.
+    single, least = work.seconds(1), min(count, _FEWEST)
+    tests = len(bench.data.test)
+    passes = _CHOOSING_PASSES * least + _SCORING_PASSES * tests + _SINGLE_PASSES
+    what = f"quantizing by {least} calibration samples and scoring {tests:,} test samples"
+    needed = passes * single + _PARAMETER_SECONDS * work.parameters
+    if reason := too_slow(needed, bench.time_limit, what):
+        raise Unsupported(f"{reason}: take fewer or smaller samples, or give the stage more time")
+    # 2. What fits into the memory.
+    size = _HELD_OUTPUTS * _DOUBLE * work.outputs + _HELD_VALUES * _SINGLE * work.widest
+    room = max(least, int(_MEMORY_SHARE * allowed() / size))
+    # 3. What fits into the time.
+    seconds, most = _CHOOSING_PASSES * single, _CHOOSING_SHARE * bench.time_limit
+    soon = max(least, int(most / seconds)) if seconds else count
+    if count <= min(room, soon):
         return count, ""
+    if soon < room:
+        what = f"choosing a treatment by {count} samples"
+        return soon, f"{soon} of {count}: {too_slow(count * seconds, most, what)}"
     what = f"the outputs of {count} samples, and what they are made of,"
-    return most, (
-        f"{most} of {count}: {what} would take about {count * each / 2**30:.2g} GiB, by estimate"
+    return room, (
+        f"{room} of {count}: {what} would take about {count * size / 2**30:.2g} GiB, by estimate"
     )
 
 

@@ -112,6 +112,21 @@ def kernel_of(layer: Any) -> Any:
     return layer.weight_quant.tensor_quant
 
 
+def weight_bits(layer: Any) -> int:
+    """Return the bits of the weights of a layer of `COMPUTE`, without rounding these."""
+    return int(kernel_of(layer).msb_clamp_bit_width_impl())
+
+
+def weight_scale(layer: Any) -> torch.Tensor:
+    """Return the scale of each channel of a layer of `COMPUTE`, (channels, 1, ...), without
+    rounding the weights.
+    """
+    kernel = kernel_of(layer)
+    steps = kernel.int_scaling_impl(kernel.msb_clamp_bit_width_impl())
+    scale: torch.Tensor = kernel.scaling_impl(layer.weight, steps)
+    return scale
+
+
 def is_power_of_two(kernel: Any) -> bool:
     """Whether its scale is one: then Brevitas keeps the logarithm of the range's length, else
     the length.

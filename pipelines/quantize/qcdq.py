@@ -49,7 +49,7 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
         return
     # Evaluate at several batches: what never changes is a constant, and a shape that grows with the
     # batch leaves it free.
-    runs = [_evaluate(model, frontier, example, batch) for batch in _BATCHES]
+    runs = _evaluate(model, frontier, example, _BATCHES)
     for name, *values in zip(frontier, *runs, strict=True):
         if all(
             value.shape == values[0].shape and np.array_equal(value, values[0]) for value in values
@@ -103,15 +103,20 @@ def _free_batch(values: list[Array]) -> Array | None:
 
 
 def _evaluate(
-    model: onnx.ModelProto, names: Iterable[str], example: Inputs, batch: int
-) -> list[Array]:
+    model: onnx.ModelProto, names: Iterable[str], example: Inputs, batches: Iterable[int]
+) -> list[list[Array]]:
+    """The values of those tensors for each size of a batch."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     del copied.graph.output[:]
     copied.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = open_onnx(copied.SerializeToString())
-    rows = mapped(example, lambda tensor: tensor[torch.arange(batch) % len(tensor)])
-    return list(session.run(None, feed(session, rows)))
+
+    def of(batch: int) -> list[Array]:
+        rows = mapped(example, lambda tensor: tensor[torch.arange(batch) % len(tensor)])
+        return list(session.run(None, feed(session, rows)))
+
+    return [of(batch) for batch in batches]
 
 
 def _replace(

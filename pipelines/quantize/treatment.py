@@ -36,6 +36,7 @@ from pipelines.quantize.placement import (
     kept_length,
     kernel_of,
     place,
+    weight_bits,
 )
 from pipelines.quantize.sensitivity import Reference
 from pipelines.quantize.tracing import trace
@@ -127,11 +128,18 @@ def quantize(
     return treat(trace(module, input_shape), scheme, inputs, treatment).network
 
 
-def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Treatment) -> Treated:
+def treat(
+    traced: fx.GraphModule,
+    scheme: Scheme,
+    inputs: Inputs,
+    treatment: Treatment,
+    *,
+    trial: bool = False,
+) -> Treated:
     """Quantize a traced network, which stays as it is, with a batch of calibration inputs.
 
     The result is the same for every number of threads. Its weights are checked to lie on their
-    grid.
+    grid, but for a `trial`, after which the chosen treatment is applied anew.
 
     Raises:
         ValueError: there is no input, or one is not finite.
@@ -167,16 +175,18 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
             notes.append(
                 f"{treatment.weight_rounding}: no integer came out other than rounded to nearest"
             )
-        # 4. Nothing of that may leave a range without use, or a weight off its grid.
-        check_ranges(quantized)
-        check_grid(quantized)
+        # 4. Nothing of that may leave a bias beyond 32 bits, or a weight off its grid.
+        if treatment.bias_correction:
+            check_ranges(quantized)
+        if not trial:
+            check_grid(quantized)
     return Treated(quantized, rerounded, pairs, tuple(notes))
 
 
 def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None:
     for layer in quantized.modules():
         if isinstance(layer, COMPUTE):
-            kernel, bits = kernel_of(layer), int(layer.weight_quant.bit_width())
+            kernel, bits = kernel_of(layer), weight_bits(layer)
             least, value = (
                 kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val,
                 kernel.scaling_impl.value,
@@ -322,7 +332,7 @@ def attempt(
     `alone`.
     """
     try:
-        treated = treat(traced, scheme, fitted, treatment)
+        treated = treat(traced, scheme, fitted, treatment, trial=True)
     except Unsupported as error:
         return Trial(treatment, None, str(error))
     if treatment.equalization and not treated.equalized and not alone:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +10,12 @@ import onnx
 import pandas as pd
 import pytest
 import torch
+from click.testing import Result
 from safetensors.torch import save_file
 from torch import nn
+from workshop import call
 
 from evalsuite.command_help import EXAMPLES, HEADINGS, by_heading
-from tests.evalsuite.test_house import ROOT
 
 MODEL = """
 from torch import nn
@@ -48,20 +46,14 @@ PROPERTY = "\n".join(
 )
 
 
-def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Call the command as a shell would; `evalsuite` is the source that is tested."""
-    name, *arguments = shlex.split(words.split(" > ", maxsplit=1)[0])
+def ran(line: str, folder: Path) -> Result:
+    """A line of a shell in that folder, run in this process, whose libraries are loaded."""
+    name, *words = shlex.split(line.split(" > ", maxsplit=1)[0])
     assert name == "evalsuite"
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "EVALSUITE_CACHE": str(folder / "cache"),
-        "EVALSUITE_SEARCH_SECONDS": "1",
-        "COLUMNS": "100",
-    }
-    command = [sys.executable, "-c", "from evalsuite.cli import main; main()", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    cache = str(folder / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return call(*words, EVALSUITE_CACHE=cache, EVALSUITE_SEARCH_SECONDS="1", COLUMNS="100")
 
 
 def test_each_command_stands_under_one_heading_and_has_two_examples(tmp_path: Path) -> None:
@@ -71,7 +63,7 @@ def test_each_command_stands_under_one_heading_and_has_two_examples(tmp_path: Pa
     for name, examples in EXAMPLES.items():
         assert all(line.startswith(f"evalsuite {name}") for line in examples)
         assert len(set(examples)) == 2
-    text = shell("evalsuite --help", tmp_path).stdout
+    text = ran("evalsuite --help", tmp_path).stdout
     assert [text.index(f"\n{heading}:") for heading in HEADINGS] == sorted(
         text.index(f"\n{heading}:") for heading in HEADINGS
     )
@@ -93,7 +85,7 @@ def test_a_plugins_command_stands_under_the_last_heading_and_empty_headings_are_
 # an own command, one of an entry point, and a group
 @pytest.mark.parametrize("name", ["run", "assess", "cache"])
 def test_examples_stand_in_the_help_line_by_line(name: str, tmp_path: Path) -> None:
-    lines = shell(f"evalsuite {name} --help", tmp_path).stdout.splitlines()
+    lines = ran(f"evalsuite {name} --help", tmp_path).stdout.splitlines()
     assert tuple(map(str.strip, lines[-2:])) == EXAMPLES[name]
 
 
@@ -156,16 +148,12 @@ def test_the_examples_run_as_they_stand(heading: str, desk: Path) -> None:
     # They are of runs that the examples of `run` make.
     if heading in ("Reports", "Plugins and the installation"):
         for seeds, run in (("0", "first"), ("0-2", "second")):
-            assert (
-                shell(
-                    f"evalsuite run recipe.yaml --seeds {seeds} --out runs/{run}", desk
-                ).returncode
-                == 0
-            )
+            line = f"evalsuite run recipe.yaml --seeds {seeds} --out runs/{run}"
+            assert ran(line, desk).exit_code == 0
     for name in HEADINGS[heading]:
         for line in EXAMPLES[name]:
-            done = shell(line, desk)
+            done = ran(line, desk)
             codes, words = OTHER_CODES.get(name, ({0}, ""))
-            assert done.returncode in codes, f"{line}\n{done.stdout}\n{done.stderr}"
+            assert done.exit_code in codes, f"{line}\n{done.stdout}\n{done.stderr}"
             assert words in done.stdout + done.stderr
             assert "Traceback" not in done.stderr

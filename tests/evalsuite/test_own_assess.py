@@ -15,6 +15,7 @@ import torch
 from own_networks import config, hugging
 from safetensors.torch import load_file, save_file
 from torch import nn
+from workshop import call
 
 from evalsuite.results import read_results
 
@@ -22,19 +23,29 @@ WORDS = ["good", "bad", "fine", "poor", "film", "plot", "actor", "the", "a", "wa
 
 
 def _in(folder: Path, *words: str) -> str:
-    """What the command prints, run as a user would, in a folder of theirs."""
-    return _python(folder, "-m", "evalsuite", *words)
-
-
-def _python(folder: Path, *words: str) -> str:
-    command = [sys.executable, *words]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    """What the command prints in a user's folder; it runs in this process, whose libraries are
+    loaded.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = call(*words)
     # Networks that are trained for a few steps on drawn samples may learn nothing: 1 says so,
     # behind a report.
-    unlearnt = done.returncode == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
-    assert done.returncode == 0 or unlearnt, done.stdout + done.stderr
+    unlearnt = done.exit_code == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
+    assert done.exit_code == 0 or unlearnt, done.stdout + done.stderr
+    return done.stdout
+
+
+def _python(folder: Path, script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
