@@ -95,7 +95,7 @@ def _run(name: str, stage: str, place: Path) -> None:
                 integers = _ended([row for row in rows if _of_integers(row.name)])
         except Unsupported as error:
             result = {"ended": f"refused: {error}"}
-            integers = result if stage == "quantize" else {}
+            integers = dict(result) if stage == "quantize" else {}
         except Exception as error:  # the table shows it
             result = {"ended": f"failed: {type(error).__name__}: {error}"}
         cpu = time.process_time() - start
