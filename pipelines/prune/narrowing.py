@@ -20,6 +20,7 @@ from evalsuite.contract import IGNORED
 from evalsuite.tasks import Classification
 from evalsuite.tasks.score import scores, worsening
 from lambda_gelu import census, expose, fold_hardness
+from opgraph.estimates import allowed, work_of
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.conv1d import conv1d_to_linear
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from pipelines.prune.options import PruneOptions
 
 
-_COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
+_COMPARED = 64  # inputs that the pruned and the zeroed network are compared on, at most
 # of losses: second-order importances go back through a whole batch for each of its samples
 _BATCH = 8
+# Of the memory that is left, what those inputs may take: torch-pruning keeps all values for
+# gradients, in float32, and the comparison holds several copies of the outputs in float64.
+_SHARE, _SINGLE, _DOUBLE, _HELD_OUTPUTS = 0.5, 4, 8, 8
 # of layers with the same channels, BatchNorm is not counted
 _COUNTED = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -63,20 +67,31 @@ class Narrowed:
     notes: list[str]
 
 
-def probe_of(bench: Bench) -> Probe:
-    """Runs modules on calibration data; the loss of a sample is the mean over its targets that
-    are not ignored.
+def probe_of(bench: Bench, count: int = _COMPARED) -> Probe:
+    """Runs modules on so many inputs of the calibration data; the loss of a sample is the mean over
+    its targets that are not ignored.
     """
     calibration = bench.data.calibration
     # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not
     # show.
-    compared = calibration.first(_COMPARED)
+    compared = calibration.first(count)
 
     def losses(module: nn.Module) -> Iterator[torch.Tensor]:
-        for inputs, targets in calibration.batches(_BATCH):
+        for inputs, targets in calibration.batches(min(_BATCH, count)):
             yield _losses(calibration.task, module(inputs), targets)
 
     return Probe(lambda module: module(compared), losses)
+
+
+def _affordable(module: nn.Module, network: Network, bench: Bench) -> tuple[int, str]:
+    """On how many inputs networks are compared, and why they are fewer than usual, or ""."""
+    wanted, work = min(_COMPARED, len(bench.data.calibration)), work_of(module, network.example(1))
+    size = _SINGLE * work.made + _DOUBLE * _HELD_OUTPUTS * work.outputs
+    count = max(1, int(_SHARE * allowed() / size)) if size else wanted
+    if count >= wanted:
+        return wanted, ""
+    needed = f"{wanted} would take about {wanted * size / 2**30:.2g} GiB of memory, by estimate"
+    return count, f"on the first {count} calibration inputs: {needed}"
 
 
 def _losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -197,10 +212,11 @@ def measure(network: Network, bench: Bench, options: PruneOptions) -> Outcome:
     check_weights(network.module)
     readable = dataclasses.replace(network, module=_readable(network))
     unpruned = fold_hardness(readable.module, (network.example(2),))
-    narrowed = narrow(unpruned, probe_of(bench), bench, options)
+    compared, fewer = _affordable(unpruned, network, bench)
+    narrowed = narrow(unpruned, probe_of(bench, compared), bench, options)
     test, path = bench.data.test, bench.folder / "pruned.onnx"
     metrics = [
-        *_removal(narrowed, options),
+        *_removal(narrowed, options, fewer),
         *_quality(unpruned, narrowed, test),
         *size_metrics(unpruned, narrowed.module, network.example(1)),
         *runtime_metrics(readable, unpruned, narrowed.module, test, path, bench.time_limit),
@@ -224,7 +240,9 @@ def _readable(network: Network) -> nn.Module:
         raise Unsupported(f"its activations cannot be made modules: {error}") from error
 
 
-def _removal(narrowed: Narrowed, options: PruneOptions) -> list[Metric]:
+def _removal(narrowed: Narrowed, options: PruneOptions, fewer: str) -> list[Metric]:
+    """What was removed, and how exactly, on `fewer` inputs than usual where that is not empty."""
+    exact = "from the network with the removed channels zeroed, over max(1, |logit|), float64"
     notes = "; ".join(narrowed.notes)
     unpruned = "nothing was removed: the control" if options.control else ""
     return [
@@ -235,8 +253,7 @@ def _removal(narrowed: Narrowed, options: PruneOptions) -> list[Metric]:
             narrowed.equality_error,
             "ratio",
             LOWER,
-            reason=unpruned
-            or "from the network with the removed channels zeroed, over max(1, |logit|), float64",
+            reason=unpruned or "; ".join(filter(None, [exact, fewer])),
         ),
         Metric(
             "fine_tune_epochs",

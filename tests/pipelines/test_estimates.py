@@ -20,6 +20,7 @@ from opgraph.estimates import Work, work_of
 from opgraph.limits import held
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
+from pipelines.prune import Prune
 from pipelines.prune.exact import ExactPrune
 from pipelines.quantize import Quantize
 from pipelines.smt import Smt
@@ -39,7 +40,7 @@ def rows_of(metrics: Any) -> list[Metric]:
 
 
 def test_a_batch_is_timed_unless_it_takes_too_much(limit: None) -> None:
-    small, large = Work(1e6, 1000, 10, 1000), Work(1e6, 2**27, 10, 1000)
+    small, large = Work(1e6, 1000, 10, 1000, 2000), Work(1e6, 2**27, 10, 1000, 2**28)
     assert untimed_batches(small, 60.0) == {}
     slow = untimed_batches(replace(small, multiplications=1e10), 60.0)
     assert list(slow) == [64]
@@ -105,8 +106,9 @@ def test_the_outputs_of_a_text_that_do_not_fit_are_refused(limit: None) -> None:
 
 
 def test_integers_are_run_on_fewer_samples_where_all_take_too_long(
-    network: Any, bench: Any
+    network: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pipelines.quantize.measurement._PARAMETER_SECONDS", 0.0)
     given, place = network("digits-mlp", "relu"), bench("digits-mlp")
     work = work_of(given.module, given.example(1))
     short = replace(place, time_limit=20 * 400 * work.seconds(1) / 0.5 * 1.01)
@@ -209,17 +211,65 @@ def test_quantize_calibrates_on_as_many_samples_as_fit(
     assert "2 of 20: the outputs of 20 samples" in count.reason
 
 
-def test_integers_of_which_one_sample_takes_too_long_are_left_out(network: Any, bench: Any) -> None:
+def test_integers_of_which_one_sample_takes_too_long_are_left_out(
+    network: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.quantize.measurement._PARAMETER_SECONDS", 0.0)
     given, place = network("digits-mlp", "relu"), bench("digits-mlp")
-    short = replace(place, time_limit=400 * work_of(given.module, given.example(1)).seconds(1))
+    # Of 50 test samples, the float network has time for what is done to them in any case.
+    some = replace(
+        place.data.test, inputs=place.data.test.inputs[:50], targets=place.data.test.targets[:50]
+    )
+    limit = 400 * work_of(given.module, given.example(1)).seconds(1)
+    short = replace(place, data=replace(place.data, test=some), time_limit=limit)
     rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
     (row,) = [row for row in rows if row.name == "integer_accuracy"]
     assert row.value is None
     assert not any(row.name == "integer_onnx_agreement" for row in rows)
-    assert "not run: running 450 samples by the definition of integers" in row.reason
+    assert "not run: running 50 samples by the definition of integers" in row.reason
     # What the file does is known all the same.
     (accuracy,) = [row for row in rows if row.name == "runtime_accuracy"]
     assert accuracy.value is not None
+
+
+def test_calibration_takes_fewer_samples_where_all_take_too_long(
+    network: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.quantize.measurement._PARAMETER_SECONDS", 0.0)
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    single = work_of(given.module, given.example(1)).seconds(1)
+    # A quarter of the time is for the 65 passes of each calibration sample.
+    short = replace(place, time_limit=4 * 65 * 10.5 * single)
+    rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
+    (row,) = [row for row in rows if row.name == "calibration_samples"]
+    assert row.value == 10
+    assert row.reason.startswith("10 of 20: choosing a treatment by 20 samples would take about")
+
+
+def test_quantizing_that_takes_too_long_is_refused_before_anything_is_quantized(
+    network: Any, bench: Any
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    single = work_of(given.module, given.example(1)).seconds(1)
+    short = replace(place, time_limit=65 * single)
+    with pytest.raises(Unsupported, match=r"scoring 450 test samples would take .* more time"):
+        Quantize(calibration_samples=20).run(given, short)
+    assert not list(short.folder.glob("*"))
+
+
+def test_pruned_networks_are_compared_on_fewer_inputs_where_all_do_not_fit(
+    network: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, place = network("digits-mlp", "relu"), bench("digits-mlp")
+    whole = Prune(sparsity=0.5, fine_tune_epochs=0)
+    work = work_of(given.module, given.example(1))
+    size = 4 * work.made + 8 * 8 * work.outputs
+    monkeypatch.setattr("pipelines.prune.narrowing.allowed", lambda: 2 * 3.5 * size)
+    rows = rows_of(whole.run(given, place).metrics)
+    (row,) = [row for row in rows if row.name == "equality_error"]
+    assert row.value is not None
+    assert row.value < 1e-9
+    assert "on the first 3 calibration inputs: 64 would take about" in row.reason
 
 
 # Rows of 50,257 numbers, held four times: of each word its margin and itself; of a swap five rows

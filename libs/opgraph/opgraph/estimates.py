@@ -46,12 +46,14 @@ class Work:
         widest: values that one operation reads and makes, without parameters: the most of all.
         outputs: values of the outputs.
         parameters: of the network, whatever the batch.
+        made: values that all operations make: at most what is kept for gradients.
     """
 
     multiplications: float
     widest: int
     outputs: int
     parameters: int
+    made: int
 
     def memory(self, batch: int) -> int:
         """Bytes of a batch: the parameters, the widest operation's values, and the outputs once
@@ -134,6 +136,7 @@ def work_of(module: nn.Module, example: Inputs) -> Work:
         meter.widest,
         sum(leaf.numel() for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)),
         sum(parameter.numel() for parameter in module.parameters()),
+        meter.made,
     )
 
 
@@ -148,11 +151,11 @@ def _first(example: Inputs) -> Inputs:
 
 
 class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the most values that one operation reads and makes."""
+    """Notes the most values that one operation reads and makes, and how many all of them make."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.widest = 0
+        self.widest, self.made = 0, 0
         self._own = {
             tensor.untyped_storage().data_ptr()
             for tensor in (*module.parameters(), *module.buffers())
@@ -163,15 +166,21 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        storages = {
-            leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes()
-            // leaf.element_size()
-            for leaf in tree_leaves((args, kwargs, result))
-            if isinstance(leaf, torch.Tensor) and leaf.numel()
-        }
-        values = sum(size for place, size in storages.items() if place not in self._own)
-        self.widest = max(self.widest, values)
+        read, written = self._storages((args, kwargs)), self._storages(result)
+        # A view makes nothing.
+        self.made += sum(size for place, size in written.items() if place not in read)
+        self.widest = max(self.widest, sum((read | written).values()))
         return result
+
+    def _storages(self, tree: Any) -> dict[int, int]:
+        """The values of each storage of these tensors but the parameters', by its address."""
+        return {
+            place: leaf.untyped_storage().nbytes() // leaf.element_size()
+            for leaf in tree_leaves(tree)
+            if isinstance(leaf, torch.Tensor)
+            and leaf.numel()
+            and (place := leaf.untyped_storage().data_ptr()) not in self._own
+        }
 
 
 def work_of_file(model: onnx.ModelProto) -> Work:
@@ -179,14 +188,15 @@ def work_of_file(model: onnx.ModelProto) -> Work:
     inferred, graph = _with_batch(model, 1), model.graph
     shapes = {name: shape for name, shape, _ in _shapes(inferred, 1)}
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    widest, multiplications = 0, 0.0
+    widest, made, multiplications = 0, 0, 0.0
     for node in graph.node:
         names = {*node.input, *node.output} - weights.keys()
         widest = max(widest, sum(prod(shapes[name]) for name in names if name in shapes))
+        made += sum(prod(shapes[name]) for name in node.output if name in shapes)
         count = prod(shapes.get(node.output[0], ())) if node.output[0] in shapes else 0
         multiplications += count * _terms(node, {**shapes, **weights})
     outputs = sum(prod(shapes.get(output.name, ())) for output in graph.output)
-    return Work(multiplications, widest, outputs, sum(map(prod, weights.values())))
+    return Work(multiplications, widest, outputs, sum(map(prod, weights.values())), made)
 
 
 def _terms(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:

@@ -45,6 +45,7 @@ def test_a_dense_network_by_hand(tmp_path: Path) -> None:
     assert work.parameters == 10 * 30 + 30 + 30 * 4 + 4
     assert work.outputs == 4
     assert work.widest == 30 + 30  # what ReLU reads and makes
+    assert work.made == 30 + 30 + 4
     assert work.memory(7) == 4 * (work.parameters + 7 * (60 + 4))
     assert work.seconds(20) == pytest.approx(20 * work.seconds(1))
     file = work_of_file(opgraph.export_onnx(network, (10,), tmp_path / "net.onnx"))
