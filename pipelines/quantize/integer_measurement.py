@@ -104,9 +104,8 @@ class IntegerStudy:
         logits = self._run(executor, scored, session)
         # 2. Everything else is compared with the definition.
         agreement = compare(self.quantized, network, self.some, diagnose=not network.inserted)
-        observed = executor.quantize(
-            torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy()
-        )
+        seen = min(at_a_time(self.quantized, _OBSERVED), len(self.some))
+        observed = executor.quantize(torch.as_tensor(self.test.first(seen)).numpy())
         return [
             self._scored("integer", executor.dequantize(logits), {}),
             *self._of_agreement(network, agreement),

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 _CHUNK = 1000  # samples at a time, at most
 _SESSIONS = 4  # of files that are timed in one process
 # Of the job's time, what the definition of the integer-only network may take, which takes a sample
-# so many times as long as a float network does, by the order.
-_INTEGER_SHARE, _RUNS = 0.5, 400
+# 400 times as long as a float network does, by the order, and is run three times: to compare
+# logits, to observe accumulators, and to compare parts.
+_INTEGER_SHARE, _RUNS = 0.5, 3 * 400
 # Of the memory that is left, what calibration samples may take; how many times their outputs, in
 # float64, and the values of the widest operation, in float32, are held; and the bytes of each.
 _MEMORY_SHARE, _HELD_OUTPUTS, _HELD_VALUES, _DOUBLE, _SINGLE = 0.5, 3, 3, 8, 4

@@ -111,7 +111,7 @@ def test_integers_are_run_on_fewer_samples_where_all_take_too_long(
     monkeypatch.setattr("pipelines.quantize.measurement._PARAMETER_SECONDS", 0.0)
     given, place = network("digits-mlp", "relu"), bench("digits-mlp")
     work = work_of(given.module, given.example(1))
-    short = replace(place, time_limit=20 * 400 * work.seconds(1) / 0.5 * 1.01)
+    short = replace(place, time_limit=20 * 3 * 400 * work.seconds(1) / 0.5 * 1.01)
     rows = rows_of(Quantize(calibration_samples=20).run(given, short).metrics)
     (row,) = [row for row in rows if row.name == "integer_accuracy" and not row.setting]
     # The file in ONNX Runtime is scored on all of them, and is the definition on the first ones.
