@@ -206,8 +206,8 @@ def _warmed_up(*calls: Callable[[], object]) -> _Calls:
 
 
 def _warm_up(call: Callable[[], object]) -> float:
-    """Seconds of the last of a few calls, or of the first where that is as long as a round: beside
-    so many seconds what a first call prepares is little, and the median leaves it out.
+    """Seconds of the last of a few calls. A call that takes as long as a round is warm after one:
+    more of them would cost as much as the timings themselves.
     """
     for _ in range(_WARM_UP):
         if (seconds := _clock(call, 1)) >= _ROUND:
