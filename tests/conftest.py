@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # The process that hands out the tests reads this file too, and the others begin after it: it
 # imports nothing heavy.
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 MakeNetwork = Callable[..., "Network"]
 MakeBench = Callable[..., "Bench"]
 _LONG = 1000.0  # seconds that a test of several minutes may take
+if (
+    "CI" not in os.environ
+):  # with it Hypothesis takes a profile of its own, which asks no clock either
+    settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("desk")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,10 +1,17 @@
-"""One thread for each test process, and those that tests start."""
+"""One thread for each test process, and those that tests start; and no clock for drawn examples."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+if (
+    "CI" not in os.environ
+):  # with it Hypothesis takes a profile of its own, which asks no clock either
+    settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("desk")
 
 
 @pytest.fixture(autouse=True, scope="session")
