@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 MakeNetwork = Callable[..., "Network"]
 MakeBench = Callable[..., "Bench"]
 _LONG = 1000.0  # seconds that a test of several minutes may take
-if (
-    "CI" not in os.environ
-):  # with it Hypothesis takes a profile of its own, which asks no clock either
+# Where CI is set, Hypothesis takes a profile of its own, which asks no clock either.
+if "CI" not in os.environ:
     settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("desk")
 

@@ -385,8 +385,8 @@ def test_the_examples_of_public_names_run(
 
 
 def _called(words: list[str], folder: Path) -> str:
-    """What a command of a document prints in a reader's folder; one of evalsuite runs in this
-    process, whose libraries are loaded.
+    """Return what a command of a document prints in a reader's folder; one of evalsuite runs in
+    this process, whose libraries are loaded.
     """
     cache = str(folder / "cache")
     if words[0] == "evalsuite":

@@ -179,7 +179,7 @@ def _train(
 
 def _seconds_of_a_step(budget: Budget, data: Data, module: torch.nn.Module) -> float:
     """Measure a training step; where a few would take too long, those of a few samples tell it."""
-    # 1. Steps of a few samples, in proportion to those of a batch: at least what a step takes.
+    # 1. Steps of a few samples, in proportion to a batch: it takes so long, or less.
     samples = min(budget.batch_size, int(data.train.labelled.sum()))
     few = min(_FEW, samples)
     estimate = samples / few * _median_step(replace(budget, batch_size=few), data, module)

@@ -241,7 +241,9 @@ def _readable(network: Network) -> nn.Module:
 
 
 def _removal(narrowed: Narrowed, options: PruneOptions, fewer: str) -> list[Metric]:
-    """What was removed, and how exactly, on `fewer` inputs than usual where that is not empty."""
+    """Rows of what was removed and of how exact that is; `fewer` says why it was compared on fewer
+    inputs than usual, or is "".
+    """
     exact = "from the network with the removed channels zeroed, over max(1, |logit|), float64"
     notes = "; ".join(narrowed.notes)
     unpruned = "nothing was removed: the control" if options.control else ""

@@ -66,12 +66,13 @@ HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
 def measure(network: Network, bench: Bench, options: QuantizeOptions) -> Outcome:
-    """QuantizeOptions `network`; see `Quantize` for what is raised."""
+    """Quantize `network` and measure what became of it; see `Quantize` for what is raised."""
     if is_file(network):
         return measure_file(network, bench, options)
     # 1. Fold lambda, quantize, and export: the file is what runs in the end.
+    _check_asked(network, bench, options)
     room, too_many = _calibrating(network, bench, options.calibration_samples)
-    folded, by_position = _prepared(network, bench, options)
+    folded, by_position = _prepared(network, bench)
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
     inputs = bench.data.calibration.first(room)
@@ -209,13 +210,9 @@ def _affordable(samples: int, work: Work, time_limit: float, asked: int) -> tupl
     return count, too_slow(wanted * seconds, most, what)
 
 
-def _prepared(network: Network, bench: Bench, options: QuantizeOptions) -> tuple[nn.Module, bool]:
-    """The module with hardness folded into its layers, and whether it has a row of logits for each
-    position.
-
-    Raises:
-        Unsupported: it is an ONNX file already, its logits are of another shape, or its task lacks
-            what options ask.
+def _check_asked(network: Network, bench: Bench, options: QuantizeOptions) -> None:
+    """Raise Unsupported where the network is an ONNX file already, or its task lacks what options
+    ask; nothing is run.
     """
     if network.deployed is not None:
         raise Unsupported(
@@ -234,9 +231,18 @@ def _prepared(network: Network, bench: Bench, options: QuantizeOptions) -> tuple
             f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__}"
             " does not have: leave them out"
         )
+
+
+def _prepared(network: Network, bench: Bench) -> tuple[nn.Module, bool]:
+    """The module with hardness folded into its layers, and whether it has a row of logits for each
+    position.
+
+    Raises:
+        Unsupported: its logits are of another shape.
+    """
     folded = fold_hardness(network.module, (network.example(2),))
     shape = tuple(folded(network.example(1)).shape)
-    of_places = isinstance(task, Segmentation)  # classes second, then places
+    of_places = isinstance(bench.data.task, Segmentation)  # classes second, then places
     by_position = len(shape) == 3 and not of_places  # of a text, or of places of a picture
     if shape != (1, network.classes) and not by_position and not of_places:
         raise Unsupported(

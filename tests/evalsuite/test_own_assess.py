@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import torch
 from own_networks import config, hugging
 from safetensors.torch import load_file, save_file
 from torch import nn
-from workshop import call
+from workshop import call, python
 
 from evalsuite.results import read_results
 
@@ -23,8 +21,8 @@ WORDS = ["good", "bad", "fine", "poor", "film", "plot", "actor", "the", "a", "wa
 
 
 def _in(folder: Path, *words: str) -> str:
-    """What the command prints in a user's folder; it runs in this process, whose libraries are
-    loaded.
+    """Return what the command prints in a user's folder; it runs in this process, whose libraries
+    are loaded.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -33,19 +31,6 @@ def _in(folder: Path, *words: str) -> str:
     # behind a report.
     unlearnt = done.exit_code == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
     assert done.exit_code == 0 or unlearnt, done.stdout + done.stderr
-    return done.stdout
-
-
-def _python(folder: Path, script: str) -> str:
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -375,7 +360,7 @@ def test_a_model_that_is_declared_in_python_needs_no_options(tmp_path: Path) -> 
         " print(found.results[found.results.metric == 'accuracy'].variant.nunique(),"
         " found.report)\n"
     )
-    assert _python(tmp_path, "declared.py").split() == ["4", "run/report.html"]
+    assert python(tmp_path, "declared.py").split() == ["4", "run/report.html"]
     (tmp_path / "recipe.yaml").write_text(
         "name: mine\nworkloads: ['declared.py:net']\nvariants: [gelu, gelu-swap]\nseeds:"
         " [0]\nsteps: [accuracy]\n"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from torch import nn
+from workshop import python
 
 import evalsuite
 from evalsuite import OwnError
@@ -63,16 +62,7 @@ def test_an_onnx_file_is_refused_with_the_cure(
 
 def _python(folder: Path, text: str) -> list[str]:
     (folder / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return python(folder, "script.py").splitlines()
 
 
 IN_MEMORY = """

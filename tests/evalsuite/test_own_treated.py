@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from report_workshop import job, metric_rows, write_run
 from safetensors.torch import save_file
 from torch import nn
+from workshop import python
 
 from evalsuite.contract import Direction, Metric, SampleScores
 from evalsuite.latency import Latency
@@ -163,8 +162,8 @@ def test_relu_ize_ends_with_what_a_few_lines_have_too(tmp_path: Path) -> None:
         "right = made(torch.tensor(held['x_test'])).argmax(1).numpy() == held['y_test']\n"
         "print(right.mean())\n"
     )
-    said = _python(tmp_path, "-m", "evalsuite", *asked.split()).splitlines()
-    after = float(_python(tmp_path, "-c", script).split()[-1])
+    said = python(tmp_path, "-m", "evalsuite", *asked.split()).splitlines()
+    after = float(python(tmp_path, "-c", script).split()[-1])
     with torch.no_grad():
         before = float((net(torch.tensor(x[600:])).argmax(1).numpy() == y[600:]).mean())
     quality = next(line for line in said if line.startswith("accuracy in float on the test"))
@@ -174,16 +173,3 @@ def test_relu_ize_ends_with_what_a_few_lines_have_too(tmp_path: Path) -> None:
     assert any(line.startswith("size of the ONNX file") and "KiB" in line for line in said)
     assert any(line.startswith("latency of 64 samples (ONNX Runtime in float32") for line in said)
     assert re.match(r"(Recommended|Advised against|Not recommended yet)", said[-1])
-
-
-def _python(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

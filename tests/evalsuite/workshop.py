@@ -42,6 +42,22 @@ def call(*words: object, **environment: str) -> Result:
     return done
 
 
+def python(folder: Path, *words: str) -> str:
+    """Return what a program of Python prints that is run in a user's folder, in a process of its
+    own; it ends by 0.
+    """
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 class Workshop:
     """A folder with a recipe, a cache and a run folder, and the command line to use on them."""
 

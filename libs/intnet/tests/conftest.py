@@ -7,9 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-if (
-    "CI" not in os.environ
-):  # with it Hypothesis takes a profile of its own, which asks no clock either
+# Where CI is set, Hypothesis takes a profile of its own, which asks no clock either.
+if "CI" not in os.environ:
     settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("desk")
 

@@ -18,8 +18,17 @@ from pipelines.quantize.calibration import (
     check_grid,
     weight_thresholds,
 )
-from pipelines.quantize.placement import Bits, Scales, Scheme, place
+from pipelines.quantize.placement import (
+    COMPUTE,
+    Bits,
+    Scales,
+    Scheme,
+    place,
+    weight_bits,
+    weight_scale,
+)
 from pipelines.quantize.tracing import trace
+from pipelines.quantize.treatment import Treatment, treat
 
 Floats = NDArray[np.float64]
 
@@ -113,8 +122,8 @@ def test_mse_thresholds_of_weights_against_brute_force(bits: int, power_of_two: 
 
 def test_a_channel_without_weights_gets_the_least_threshold() -> None:
     weight = torch.tensor([[0.0, 0.0], [1.0, -2.0]])
-    for weight_scale in ("max", "mse"):
-        assert weight_thresholds(weight, 4, weight_scale, 0.25, power_of_two=False)[0] == 0.25
+    for choice in ("max", "mse"):
+        assert weight_thresholds(weight, 4, choice, 0.25, power_of_two=False)[0] == 0.25
     assert weight_thresholds(weight, 4, "max", 0.25, power_of_two=False)[1] == 2
 
 
@@ -125,6 +134,25 @@ def quantizers(module: nn.Module) -> dict[str, QuantIdentity]:
 def relu_network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+
+
+@pytest.mark.parametrize("scales", ["float", "power-of-two"])
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_scales_and_bits_of_weights_are_those_of_the_rounded_weights(
+    scales: Scales, bits: int
+) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4)).eval()
+    scheme = Scheme(Bits(bits, 8), scales=scales)
+    inputs = torch.rand(16, 2, 4, 4)
+    for weights in ("max", "mse"):
+        quantized = treat(trace(module, (2, 4, 4)), scheme, inputs, Treatment("max", weights))
+        layers = [layer for layer in quantized.network.modules() if isinstance(layer, COMPUTE)]
+        assert len(layers) == 2
+        for layer in layers:
+            rounded = layer.quant_weight()
+            assert torch.equal(weight_scale(layer), rounded.scale)
+            assert weight_bits(layer) == int(rounded.bit_width) == bits
 
 
 @pytest.mark.parametrize("scales", ["float", "power-of-two"])
