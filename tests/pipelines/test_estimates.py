@@ -306,8 +306,9 @@ def test_wide_attention_is_refused_before_it_is_read_for_another_engine(
 ) -> None:
     torch.manual_seed(0)
     wide = Network("wide", _Attending().eval(), (1, 8, 8), 10, None)
-    # A quarter of what it takes: more than what the process itself grows by until then.
+    place = bench("digits-mlp")  # which loads libraries
+    # A quarter of what the scores take: more than what the process grows by until then.
     estimates.allow(held() + 2**26)
     with pytest.raises(Unsupported, match=r"scores or pairs of them.*GiB") as refusal:
-        Bounds(samples=1).run(wide, bench("digits-mlp"))
+        Bounds(samples=1).run(wide, place)
     assert "nor in real arithmetic" not in str(refusal.value)
